@@ -23,7 +23,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.write import choose_writer
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.paraver.check import check_trace
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _check_stored_names(store: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(store)
-    def wrapper(result: WorkResult, rows: Rows | Counters, *args: object) -> None:
+    def wrapper(result: TaskResult, rows: Rows | Counters, *args: object) -> None:
         if isinstance(rows, Rows):
             chosen = slice(None) if rows.selection is None else rows.selection
             for field in load_catalogue().layouts[rows.layout].fields:
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
 convert.write_job = _check_written_traces(convert.write_job)
-WorkResult.store = _check_stored_names(WorkResult.store)
+TaskResult.store = _check_stored_names(TaskResult.store)
 
 
 @pytest.fixture(

@@ -47,7 +47,7 @@ from nsys2prv.match.nccl_adoption import adopt_kernels
 from nsys2prv.match.nccl_collectives import warn_of_absent_members
 from nsys2prv.table import samples
 from nsys2prv.table.overlaps import separate_overlaps
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers import names as name_values
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import build_object_model
@@ -124,7 +124,7 @@ def _align_by_clock_results(
     return job, silent, find_clock_corrections(observing)
 
 
-def _list_facts_of_nccl(results: Sequence[WorkResult]) -> list[dict[str, StoredFrame]]:
+def _list_facts_of_nccl(results: Sequence[TaskResult]) -> list[dict[str, StoredFrame]]:
     """Return the facts by which communicators of kernels are found."""
     return [
         {name: one.facts[name] for name in (KERNELS, COMMUNICATORS) if name in one.facts}

@@ -27,7 +27,7 @@ from nsys2prv.events.extraction import GPU, DeviceKey
 from nsys2prv.events.stacks import SEPARATOR, STACK_TEXTS
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.table.runs import Shape
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
@@ -146,7 +146,7 @@ def _hide_notes(notes: Iterable[Note], names: Pseudonyms) -> list[Note]:
     return [replace(note, text=names.hide(note.text)) for note in notes]
 
 
-def _hide_result(result: WorkResult, names: Pseudonyms, frames: FrameWriter) -> WorkResult:
+def _hide_result(result: TaskResult, names: Pseudonyms, frames: FrameWriter) -> TaskResult:
     """Return a result without private names in its notes, reasons and texts of call stacks, which are
     stored anew.
     """

@@ -19,7 +19,7 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.stored_columns import save_object
 from nsys2prv._util.text import Note, format_seconds, list_some, suggest_range
-from nsys2prv.conversion.cut_runs import CutWindow, CutWork, cut_task
+from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -91,7 +91,7 @@ def _cut_runs(
         ends = np.array([one.end for one in job.damaged if one.report == report], np.int64)
         damaged = clocks[report].to_global(ends)
         spill_file = job.folder / f"cut-{report}.bin"
-        tasks.append(CutWork(tuple(runs), saved, plan, window, spill_file, damaged))
+        tasks.append(CutTask(tuple(runs), saved, plan, window, spill_file, damaged))
     cut = list(job.run(cut_task, tasks))
     parts = [part.result for part in cut]
     left_out = sum_counters(part.left_out for part in parts)

@@ -29,7 +29,7 @@ from nsys2prv.table.runs import (
     SpillWriter,
 )
 from nsys2prv.table.slices import GlobalIds, Slice, find_places, load_global_ids, read_slice
-from nsys2prv.table.work_result import WorkResult, append_samples
+from nsys2prv.table.task_result import TaskResult, append_samples
 
 SECOND = 1_000_000_000
 
@@ -51,7 +51,7 @@ class CutWindow(Struct, frozen=True):
         return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
-class CutWork(Struct, frozen=True):
+class CutTask(Struct, frozen=True):
     """Runs of one report to cut. Times are in the cut trace (ns)."""
 
     #: Runs to cut, of one report.
@@ -72,7 +72,7 @@ class CutPart(Struct):
     """Result of cutting one task, in the time of the cut trace."""
 
     #: What is left.
-    result: WorkResult = field(default_factory=lambda: WorkResult(0, TRACE, 0))
+    result: TaskResult = field(default_factory=lambda: TaskResult(0, TRACE, 0))
     #: How many ranges were clipped.
     clipped: int = 0
     #: Of lines that were left out, as in CutEdges.
@@ -90,7 +90,7 @@ class _Samples(Struct):
     numbers: dict[Metric, np.ndarray]
 
 
-def cut_task(task: CutWork) -> CutPart:
+def cut_task(task: CutTask) -> CutPart:
     """Cut the runs of a task."""
     ids = load_global_ids(task.global_ids)
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
@@ -103,7 +103,7 @@ class _Cutter:
     """Cuts the runs of a task, one after the other."""
 
     def __init__(
-        self, task: CutWork, ids: GlobalIds, reader: SpillReader, writer: SpillWriter
+        self, task: CutTask, ids: GlobalIds, reader: SpillReader, writer: SpillWriter
     ) -> None:
         self.task, self.ids, self.reader, self.writer = task, ids, reader, writer
         self.window, self.plan, self.part = task.window, task.plan, CutPart()

@@ -51,7 +51,7 @@ class DamagedWork(Struct, frozen=True):
     later: int
 
 
-class SearchWork(Struct, frozen=True):
+class SearchTask(Struct, frozen=True):
     """Streams of one report to be looked into."""
 
     #: Index of the report.
@@ -64,7 +64,7 @@ class SearchWork(Struct, frozen=True):
 
 def plan_searches(
     infos: Sequence[ReportInfo], objects: Iterable[tuple[int, ObjectKey]]
-) -> list[SearchWork]:
+) -> list[SearchTask]:
     """Return a task for each report with operations that overlap others on their stream. objects: those with
     events, each with its report.
     """
@@ -73,25 +73,25 @@ def plan_searches(
         if isinstance(key, StreamKey) and key.lane:
             streams[report].add(key._replace(lane=0))
     return [
-        SearchWork(report, infos[report], tuple(sorted(keys)))
+        SearchTask(report, infos[report], tuple(sorted(keys)))
         for report, keys in sorted(streams.items())
     ]
 
 
-def search_streams(work: SearchWork) -> list[DamagedWork]:
+def search_streams(task: SearchTask) -> list[DamagedWork]:
     """Return the damaged operations of streams of a report (a pure function over files)."""
-    keys = [key[: len(STREAM_COLUMNS)] for key in work.streams]
+    keys = [key[: len(STREAM_COLUMNS)] for key in task.streams]
     streams = pl.DataFrame(keys, schema=dict.fromkeys(STREAM_COLUMNS, pl.Int64), orient="row")
     names = ("start", "end", *QUEUE, "correlationId", "graphNodeId")
     frames = []
-    with open_database(work.info.path) as database:
+    with open_database(task.info.path) as database:
         for table in TABLES if streams.height else ():
             for piece in (
-                work.info.parts[table].split(PART_ROWS) if table in work.info.parts else ()
+                task.info.parts[table].split(PART_ROWS) if table in task.info.parts else ()
             ):
                 columns = database.read(piece, names)
                 begin, end = columns["start"], columns["end"]
-                inside = (begin >= work.info.capture.first) & (end <= work.info.capture.last)
+                inside = (begin >= task.info.capture.first) & (end <= task.info.capture.last)
                 timed = mask_usable(begin) & mask_usable(end) & (end > begin) & inside
                 frame = pl.DataFrame({name: columns[name][timed] for name in names})
                 frames.append(frame.join(streams, on=STREAM_COLUMNS, how="semi"))
@@ -108,7 +108,7 @@ def search_streams(work: SearchWork) -> list[DamagedWork]:
         correlation = int(rows["correlationId"][row])
         found.append(
             DamagedWork(
-                work.report,
+                task.report,
                 StreamKey(*(int(rows[name][row]) for name in STREAM_COLUMNS)),
                 int(begin[row]),
                 int(end[row]),

@@ -34,7 +34,7 @@ from nsys2prv.export.ranks import Captures
 from nsys2prv.table.event_reader import CutEdges
 from nsys2prv.table.runs import LINE, TRACE, Run, Shape, Span
 from nsys2prv.table.slices import GlobalIds, IdTable
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import ObjectModel
 
@@ -112,17 +112,17 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
     """A job with its reports read, each by its own clock."""
 
     #: Results of the tasks; indices in their runs are local to the task.
-    results: list[WorkResult]
+    results: list[TaskResult]
     #: Results of the kinds that are read only to align the hosts' clocks; empty where all of these
     #: are converted.
-    clock_results: list[WorkResult]
+    clock_results: list[TaskResult]
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: dict[int, Span]
     #: Processes with launching calls without recorded work.
     lost: list[LostLaunches]
 
     @property
-    def ordered_results(self) -> list[WorkResult]:
+    def ordered_results(self) -> list[TaskResult]:
         """Return the results in the order of their tasks."""
         return sorted(self.results, key=lambda result: result.task)
 
@@ -152,7 +152,7 @@ class Numbered(Read, frozen=True, eq=False, kw_only=True):
     #: Paraver's tree of nodes, tasks and threads.
     model: ObjectModel
 
-    def find_threads(self, result: WorkResult) -> np.ndarray:
+    def find_threads(self, result: TaskResult) -> np.ndarray:
         """Return the thread index of each local object of a report's result."""
         return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
 
@@ -248,7 +248,7 @@ def settle(job: Placed, **fields: Any) -> Job:
 
 def _make_global_ids(
     job: Placed,
-    by_task: Sequence[WorkResult],
+    by_task: Sequence[TaskResult],
     values: Mapping[str, NameValues],
     domain_codes: Sequence[tuple[str, int]],
     duration: int,

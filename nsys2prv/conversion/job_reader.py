@@ -55,7 +55,7 @@ from nsys2prv.table.event_reader import (
 )
 from nsys2prv.table.runs import TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.table.slices import to_begin_times, to_trace_times
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import BY_FILE_NAME, GPU_ROW_NAMES
 
@@ -79,8 +79,8 @@ def make_event_reader(job: Job, whole: bool = False) -> EventReader:
         ids,
         rows,
         tuple(
-            StackFile(result.facts[STACKS], result.facts[STACK_TEXTS], result.report, work)
-            for work, result in enumerate(job.ordered_results)
+            StackFile(result.facts[STACKS], result.facts[STACK_TEXTS], result.report, place)
+            for place, result in enumerate(job.ordered_results)
             if STACKS in result.facts
         ),
         job.edges,
@@ -411,7 +411,7 @@ class Found(Struct):
     """Rows and values that kinds find in all events of a job."""
 
     #: Runs in trace time.
-    results: list[WorkResult]
+    results: list[TaskResult]
     warnings: list[str]
     #: Task of the trace -> where it is in the job's parallel groups.
     places: dict[int, str]

@@ -27,7 +27,7 @@ from nsys2prv.conversion.whole_reports import (
     extract_rows,
     find_span_of_rows,
     list_kinds_left_out,
-    plan_whole_work,
+    plan_whole_task,
     survey_database,
     survey_report,
 )
@@ -51,7 +51,7 @@ from nsys2prv.export.source import Part, Shared, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.table.runs import SpillWriter
-from nsys2prv.table.work_result import CommonNumbers, WorkResult
+from nsys2prv.table.task_result import CommonNumbers, TaskResult
 
 #: Kinds of events by which the clocks of hosts are aligned.
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
@@ -83,11 +83,11 @@ def read_reports(job: Opened) -> Read:
     )
 
 
-def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -> list[WorkResult]:
+def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -> list[TaskResult]:
     """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
     in full. Raises Unreadable.
     """
-    results: list[WorkResult] = []
+    results: list[TaskResult] = []
     # Indexes of each report, which the first stage makes.
     launches: dict[int, list[Segment]] = defaultdict(list)
     nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
@@ -121,16 +121,16 @@ def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -
 
 
 def _survey_reports(
-    job: Opened, left_out: Sequence[str], read: Sequence[WorkResult]
+    job: Opened, left_out: Sequence[str], read: Sequence[TaskResult]
 ) -> dict[int, WholeReport]:
     """Return the facts about each report as a whole: from the task that read all of it, or from one that
     follows the tasks that did."""
     found = {one.report: one.whole for one in read if one.whole}
-    results: dict[int, list[WorkResult]] = defaultdict(list)
+    results: dict[int, list[TaskResult]] = defaultdict(list)
     for result in read:
         results[result.report].append(result)
     tasks = [
-        plan_whole_work(report, info, left_out, job.plan.settings, results[report])
+        plan_whole_task(report, info, left_out, job.plan.settings, results[report])
         for report, info in enumerate(job.infos)
         if report not in found
     ]
@@ -153,7 +153,7 @@ def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
     return [kind for kind in kinds if kind in left_out or least.get(kind.name)]
 
 
-def _list_clock_results(results: Sequence[WorkResult]) -> list[WorkResult]:
+def _list_clock_results(results: Sequence[TaskResult]) -> list[TaskResult]:
     """Return results with the facts of all kinds that align clocks, including those read only for that."""
     beside = [result.beside for result in results]
     whole = {name for result in beside for name in result.facts}
@@ -201,7 +201,7 @@ class TablePart(Struct, frozen=True):
     asks: bool
 
 
-class ReadingWork(Struct, frozen=True):
+class ReadingTask(Struct, frozen=True):
     """Parts of one report to read."""
 
     #: Number of the task, from 0.
@@ -231,11 +231,11 @@ class ReadingWork(Struct, frozen=True):
         return sum(one.part.rows for one in self.parts)
 
 
-def read_task(task: ReadingWork) -> WorkResult:
+def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
-    result = WorkResult(task.number, task.report, task.rows)
-    result.beside = WorkResult(task.number, task.report, 0)
+    result = TaskResult(task.number, task.report, task.rows)
+    result.beside = TaskResult(task.number, task.report, 0)
     with (
         SpillWriter(
             task.folder / f"runs-{task.number}.bin",
@@ -273,7 +273,7 @@ def read_task(task: ReadingWork) -> WorkResult:
         if task.left_out is not None:
             writer.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
-            result.whole = survey_database(plan_whole_work(*of_report), database)
+            result.whole = survey_database(plan_whole_task(*of_report), database)
             # No other task of the report will ask for them.
             result.launches, result.nccl_calls, result.beside.launches = [], [], []
         result.names = {name: names.save(writer) for name, names in own.names.items()}
@@ -285,12 +285,12 @@ def read_task(task: ReadingWork) -> WorkResult:
 
 
 def _read_piece(
-    task: ReadingWork,
+    task: ReadingTask,
     kinds: Sequence[EventKind],
     piece: Part,
     extraction: Extraction,
     writer: SpillWriter,
-    result: WorkResult,
+    result: TaskResult,
 ) -> None:
     """Let the kinds, all of one table, have their rows of a piece of it."""
     shared = _read_once(extraction, kinds, piece)
@@ -355,7 +355,7 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 
 def plan_tasks(
     job: Opened, groups: Sequence[Group], left_out: Sequence[str]
-) -> tuple[list[ReadingWork], list[ReadingWork]]:
+) -> tuple[list[ReadingTask], list[ReadingTask]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then
     those that may use them. For a small report one task does both. left_out: kinds that are not read, or not
     in full.
@@ -380,7 +380,7 @@ def plan_tasks(
         for stage, of_stage in zip(stages, of_stages, strict=True):
             stage += [(index, info, tuple(parts), *more) for parts in of_stage]
     numbers = count()
-    first_works, second_works = ([ReadingWork(next(numbers), *one) for one in of] for of in stages)
+    first_works, second_works = ([ReadingTask(next(numbers), *one) for one in of] for of in stages)
     return first_works, second_works
 
 
@@ -440,7 +440,7 @@ def _gather_parts(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list[Ta
         yield of_task
 
 
-class DeriveWork(Struct, frozen=True):
+class DeriveTask(Struct, frozen=True):
     """One kind in one report."""
 
     #: Number of the task.
@@ -450,32 +450,32 @@ class DeriveWork(Struct, frozen=True):
     #: Name of the kind.
     kind: str
     #: Results of all reading tasks of the report that hold facts for it, without their runs.
-    sources: list[WorkResult]
+    sources: list[TaskResult]
     #: Folder for its runs.
     folder: Path
 
 
 def _plan_derive_tasks(
-    kinds: Iterable[EventKind], results: Sequence[WorkResult], folder: Path
-) -> Iterator[DeriveWork]:
+    kinds: Iterable[EventKind], results: Sequence[TaskResult], folder: Path
+) -> Iterator[DeriveTask]:
     """Yield a task for every kind that derives and every report with facts of it."""
     ordered = sorted(results, key=lambda result: result.task)
     numbers = count(1 + max((result.task for result in results), default=-1))
     for kind in kinds:
-        sources: dict[int, list[WorkResult]] = defaultdict(list)
+        sources: dict[int, list[TaskResult]] = defaultdict(list)
         for result in ordered if kind.derived else ():
             if not result.facts.keys().isdisjoint(kind.derived.collects):
                 sources[result.report].append(replace(result, runs=[], launches=[], nccl_calls=[]))
         for report, of_report in sorted(sources.items()):
-            yield DeriveWork(next(numbers), report, kind.name, of_report, folder)
+            yield DeriveTask(next(numbers), report, kind.name, of_report, folder)
 
 
-def derive_task(task: DeriveWork) -> WorkResult:
+def derive_task(task: DeriveTask) -> TaskResult:
     """Bring the facts together and spill the derived events (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = CommonNumbers()
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
-    result = WorkResult(task.number, task.report, 0)
+    result = TaskResult(task.number, task.report, 0)
     account = Account()
     path = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(path, task.report, task.number) as writer:

@@ -37,8 +37,8 @@ from nsys2prv.table.runs import (
     read_run,
 )
 from nsys2prv.table.slices import GlobalIds, RangeSlice, load_global_ids
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.table.windows import WindowReader, choose_window_bounds
-from nsys2prv.table.work_result import WorkResult
 
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
@@ -61,7 +61,7 @@ BITS = {
 ValueStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-class StateWork(Struct, frozen=True):
+class StateTask(Struct, frozen=True):
     """A task: the rows of one report, and the runs that determine their states."""
 
     #: Number of the task.
@@ -84,7 +84,7 @@ class StateWork(Struct, frozen=True):
     captured: tuple[int, int] | None
 
 
-def plan_state_tasks(job: Job) -> list[StateWork]:
+def plan_state_tasks(job: Job) -> list[StateTask]:
     """Return a task for each report that has rows with states."""
     rows: dict[int, dict[int, tuple[int, bool]]] = defaultdict(dict)
     for (report, key), thread in job.model.rows.items():
@@ -101,7 +101,7 @@ def plan_state_tasks(job: Job) -> list[StateWork]:
         threads = np.array([(row, *of) for row, of in sorted(rows[report].items())], np.int64).T
         own = threads[0], threads[1], threads[2].astype(bool)
         task = number, tuple(runs[report]), global_ids, value_states, *own, job.folder
-        tasks.append(StateWork(*task, captured.get(report)))
+        tasks.append(StateTask(*task, captured.get(report)))
     return tasks
 
 
@@ -146,9 +146,9 @@ def _find_default(layout: Layout) -> int:
     return NOTHING if layout.state.otherwise is None else layout.state.otherwise
 
 
-def make_states(task: StateWork) -> WorkResult:
+def make_states(task: StateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
-    result = WorkResult(task.number, TRACE, 0)
+    result = TaskResult(task.number, TRACE, 0)
     shape = get_shape(STATE, STATE)
     path = task.folder / f"runs-{task.number}.bin"
     with SpillWriter(path, TRACE, task.number) as writer:
@@ -164,7 +164,7 @@ def make_states(task: StateWork) -> WorkResult:
     return result
 
 
-def _make_records(task: StateWork, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
+def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield thread, begin, end and state of records, window by window, each sorted by begin."""
     threads = task.threads
     outside = np.where(_mask_idle_threads(task, global_ids), NOT_CREATED, task.outside)
@@ -210,7 +210,7 @@ def _sort_records(
     return threads[object_[order]], begin[order], *(column[order] for column in columns)
 
 
-def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
+def _mask_idle_threads(task: StateTask, global_ids: GlobalIds) -> np.ndarray:
     """Return a mask of the host threads without any event or line."""
     silent = task.outside == RUNNING
     for run in task.runs:
@@ -224,7 +224,7 @@ def _mask_idle_threads(task: StateWork, global_ids: GlobalIds) -> np.ndarray:
     return silent
 
 
-def _read_ranges(task: StateWork, ranges: RangeSlice, threads: np.ndarray) -> Ranges:
+def _read_ranges(task: StateTask, ranges: RangeSlice, threads: np.ndarray) -> Ranges:
     """Return the ranges of a layout that imply states, on rows that have states."""
     begin, end, thread = ranges.begin, ranges.until, ranges.column("row")
     object_ = find_places(threads, thread)
@@ -261,7 +261,7 @@ class Ranges(Table, frozen=True):
     yields: np.ndarray
 
 
-class DeviceStateWork(Struct, frozen=True):
+class DeviceStateTask(Struct, frozen=True):
     """A task: the operations on some GPUs."""
 
     #: Number of the task.
@@ -276,7 +276,7 @@ class DeviceStateWork(Struct, frozen=True):
     folder: Path
 
 
-def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
+def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
     """Return the states of all GPUs, by tasks from `number` on."""
     gpu_of = np.full(job.model.tree.threads, -1)
     gpus_of: dict[int, set[int]] = defaultdict(set)
@@ -296,13 +296,13 @@ def find_device_states(job: Job, number: int) -> Iterator[WorkResult]:
     for report, group in zip(reports, number_linked(gpus_of[one] for one in reports), strict=True):
         groups[group] += runs[report]
     tasks = [
-        DeviceStateWork(number + group, tuple(own), global_ids, gpu_of, job.folder)
+        DeviceStateTask(number + group, tuple(own), global_ids, gpu_of, job.folder)
         for group, own in groups.items()
     ]
     return job.run(make_device_states, tasks)
 
 
-def make_device_states(task: DeviceStateWork) -> WorkResult:
+def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on rows of the trace."""
     global_ids = load_global_ids(task.global_ids)
     bounds = choose_window_bounds(task.runs, global_ids.clocks)
@@ -320,7 +320,7 @@ def make_device_states(task: DeviceStateWork) -> WorkResult:
         return write_result(DEVICE_STATE, task.number, task.folder, rows)
 
 
-def _read_operations(task: DeviceStateWork, operations: Sequence[RangeSlice]) -> np.ndarray:
+def _read_operations(task: DeviceStateTask, operations: Sequence[RangeSlice]) -> np.ndarray:
     """Return an array with the rows GPU, bit, begin and end."""
     columns = [np.zeros((4, 0), np.int64)]
     for ranges in operations:

@@ -30,7 +30,7 @@ from nsys2prv.export.recording import ENDS, TIMES
 from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
-from nsys2prv.table.work_result import WorkResult, repair_times
+from nsys2prv.table.task_result import TaskResult, repair_times
 
 #: Bounds of unknown times.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
@@ -90,7 +90,7 @@ class WholeReport(Struct, frozen=True):
     lost: list[LostLaunches]
 
 
-class WholeWork(Struct, frozen=True):
+class WholeTask(Struct, frozen=True):
     """Finds facts about one report as a whole."""
 
     #: Index of the report.
@@ -109,13 +109,13 @@ class WholeWork(Struct, frozen=True):
     launches: tuple[Segment, ...]
 
 
-def plan_whole_work(
+def plan_whole_task(
     report: int,
     info: ReportInfo,
     left_out: Sequence[str],
     asked: ReadingSettings,
-    results: Sequence[WorkResult],
-) -> WholeWork:
+    results: Sequence[TaskResult],
+) -> WholeTask:
     """Return the task of a report that has been read. left_out: kinds that were not read, or not in
     full; asked: settings of reading; results: all of the report.
     """
@@ -126,10 +126,10 @@ def plan_whole_work(
     own = _list_spans_of_runs(results, _list_layouts_about_profiler())
     known, stored = _unite_spans(*own, *noted), _unite_spans(*_list_spans_of_runs(results))
     launches = tuple(chain.from_iterable(result.launches for result in results))
-    return WholeWork(report, info, tuple(left_out), settings, known, stored, launches)
+    return WholeTask(report, info, tuple(left_out), settings, known, stored, launches)
 
 
-def _list_spans_of_runs(results: Sequence[WorkResult], but: Collection[str] = ()) -> list[Span]:
+def _list_spans_of_runs(results: Sequence[TaskResult], but: Collection[str] = ()) -> list[Span]:
     """Return the spans of runs, except runs of the layouts in `but`."""
     return [
         (run.first_time, run.greatest_time)
@@ -161,28 +161,28 @@ def list_kinds_left_out(
     ]
 
 
-def survey_report(work: WholeWork) -> WholeReport:
+def survey_report(task: WholeTask) -> WholeReport:
     """Collect facts about a report as a whole (a pure function over files)."""
-    with open_database(work.info.path) as database:
-        return survey_database(work, database)
+    with open_database(task.info.path) as database:
+        return survey_database(task, database)
 
 
-def survey_database(work: WholeWork, database: Database) -> WholeReport:
+def survey_database(task: WholeTask, database: Database) -> WholeReport:
     """Collect facts about the report of an open database as a whole."""
-    span = find_span(work, database)
+    span = find_span(task, database)
     # Rows about the profiler count only in a report that holds nothing else.
-    span = work.stored if span is None else span
+    span = task.stored if span is None else span
     lost = []
-    if work.launches and span:
-        lost = count_lost_launches(work.report, work.info, work.launches, database, span[1])
+    if task.launches and span:
+        lost = count_lost_launches(task.report, task.info, task.launches, database, span[1])
     return WholeReport(span, lost)
 
 
-def find_span(work: WholeWork, database: Database) -> Span | None:
+def find_span(task: WholeTask, database: Database) -> Span | None:
     """Return the span of all events of a report; None if it has none."""
-    info, span = work.info, work.known
+    info, span = task.info, task.known
     kinds = [
-        one for one in all_kinds() if one.name in work.kinds and info.parts.keys() & {*one.tables}
+        one for one in all_kinds() if one.name in task.kinds and info.parts.keys() & {*one.tables}
     ]
     bounds: dict[Part, Span] = {}
     for kind in sorted(kinds, key=lambda kind: not kind.extends_trace):
@@ -207,7 +207,7 @@ def find_span(work: WholeWork, database: Database) -> Span | None:
             if own == UNKNOWN or kind.name in ENDS_ELSEWHERE:
                 own = whole
             if own and (span is None or _unite_spans(span, own) != span):
-                span = _unite_spans(span, _read_span(work, database, kind, piece))
+                span = _unite_spans(span, _read_span(task, database, kind, piece))
     return span
 
 
@@ -231,10 +231,10 @@ def _find_bounds(database: Database, piece: Part, info: ReportInfo) -> Span | No
     return int(begins.min()), max(int(one.max()) for one in (begins, *ends) if len(one)) + 1
 
 
-def _read_span(work: WholeWork, database: Database, kind: EventKind, piece: Part) -> Span | None:
+def _read_span(task: WholeTask, database: Database, kind: EventKind, piece: Part) -> Span | None:
     """Return the span of the events of a kind in a piece of its table."""
-    extraction = Extraction(work.info, database, settings=work.settings)
-    extraction.condition, extraction.stores = kind.make_condition(work.info), False
+    extraction = Extraction(task.info, database, settings=task.settings)
+    extraction.condition, extraction.stores = kind.make_condition(task.info), False
     pieces = extract_rows(kind, extraction, piece)
     return _unite_spans(*(find_span_of_rows(rows, kind.open_ended) for rows in pieces))
 

@@ -34,7 +34,7 @@ from nsys2prv.events.extraction import OBJECT, TIME
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows, find_function
 from nsys2prv.export.source import NULL
 from nsys2prv.table.runs import TRACE, SpillWriter
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 if TYPE_CHECKING:
     from nsys2prv.match.calls import CallPortion
@@ -179,7 +179,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     model: str = NO_MODEL
     #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
-    #: Makes and stores records from the facts: `RelationContext` to `WorkResult` objects.
+    #: Makes and stores records from the facts: `RelationContext` to `TaskResult` objects.
     relate: str = ""
     #: Finds observations of clocks in the facts: `RelationContext` to `Observed`.
     observe: str = ""
@@ -195,12 +195,12 @@ def write_result(
     folder: Path,
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
-) -> WorkResult:
+) -> TaskResult:
     """Store the records and lines that a relation found, and return them as the result of this task number.
     Times are trace time (ns) and objects are thread indices of the trace. Fields of the rows' layouts are
     plain numbers or values of value sets.
     """
-    result = WorkResult(number, TRACE, 0)
+    result = TaskResult(number, TRACE, 0)
     account = Account()
     with SpillWriter(folder / f"runs-{number}.bin", TRACE, number) as writer:
         for piece in rows:
@@ -218,9 +218,9 @@ def all_relations() -> tuple[Relation, ...]:
     return tuple(convert({"name": name, **spec}, Relation) for name, spec in declared)
 
 
-def run_relations(context: RelationContext) -> list[WorkResult]:
+def run_relations(context: RelationContext) -> list[TaskResult]:
     """Relate the facts by all relations, in their order."""
-    results: list[WorkResult] = []
+    results: list[TaskResult] = []
     first_task = context.first_task
     for relation in all_relations():
         if relation.relate and (own := context.select_facts(relation, first_task)):
@@ -422,8 +422,8 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 
 
 def store_by_time(
-    context: RelationContext, blocks: Sequence[Block], most: int, step: Callable[..., WorkResult]
-) -> list[WorkResult]:
+    context: RelationContext, blocks: Sequence[Block], most: int, step: Callable[..., TaskResult]
+) -> list[TaskResult]:
     """Run the step for each time span (low, high) with about `most` rows of these blocks, whose ordinal is a
     time, and return the results; one empty result if there are no rows. The step also gets the folder and the
     number of its task.
@@ -433,7 +433,7 @@ def store_by_time(
         for number, span in enumerate(divide_ordinals(blocks, most), context.first_task)
         if blocks
     ]
-    return context.run_steps(steps) or [WorkResult(context.first_task, TRACE, 0)]
+    return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
 
 
 #: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (of kinds
@@ -447,7 +447,7 @@ SIDE_COLUMNS = ("posted", "released")
 
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
-) -> list[WorkResult]:
+) -> list[TaskResult]:
     """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
@@ -463,7 +463,7 @@ def _store_span(
     folder: Path,
     number: int,
     *span: int | None,
-) -> WorkResult:
+) -> TaskResult:
     """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
     PAIR_COLUMNS, ascending by the time of the send.
     """

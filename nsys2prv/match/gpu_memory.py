@@ -23,7 +23,7 @@ from nsys2prv.events.cuda import ALLOCATION, GPU_MEMORY, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.export.source import NULL
 from nsys2prv.match import FactFile, RelationContext, read_fact, write_result
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 #: The relation, and the layout of its records.
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
@@ -36,7 +36,7 @@ ALLOCATION_KEY = ("report", "process", "address")
 OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 
 
-def find_memory_in_use(context: RelationContext) -> list[WorkResult]:
+def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
     more = (context.first_task, context.folder)
     return context.run_steps(
@@ -46,7 +46,7 @@ def find_memory_in_use(context: RelationContext) -> list[WorkResult]:
 
 def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
-) -> WorkResult:
+) -> TaskResult:
     """Add up the memory in use on all GPUs, and store it."""
     parts = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
     changes, unknown, replaced = zip(*parts, strict=True) if parts else ((), (), ())

@@ -52,7 +52,7 @@ from nsys2prv.match import (
     write_messages,
     write_result,
 )
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 T = TypeVar("T")
 #: Columns that identify a stream of UCX messages.
@@ -102,7 +102,7 @@ class MatchedMessages(Struct, frozen=True):
     counts: Counter[tuple[int, str]]
 
 
-def relate_messages(context: RelationContext) -> list[WorkResult]:
+def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for matched messages, and notes on unmatched ones."""
     sides, matched = _match_buckets(context, match_messages)
     pairs = [block for part in matched for block in part.pairs]
@@ -463,7 +463,7 @@ def _find_streams(
     return streams.select(*known, wildcard=wildcard, backward=backward)
 
 
-def relate_ucx_messages(context: RelationContext) -> list[WorkResult]:
+def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages of UCX, by one step."""
     if context.files[mpi.MESSAGES]:
         return []
@@ -473,7 +473,7 @@ def relate_ucx_messages(context: RelationContext) -> list[WorkResult]:
 
 def match_ucx_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
-) -> WorkResult:
+) -> TaskResult:
     """Match sends with receives, and store a line for each pair."""
     rows = read_fact(files, tasks).with_columns(
         sender_worker=pl.when("is_send").then("worker").otherwise("peer"),

@@ -55,7 +55,7 @@ from nsys2prv.events.nccl import (
 from nsys2prv.export.source import NULL
 from nsys2prv.match import ends as matching
 from nsys2prv.match.sequences import CallSequence, pair_calls
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 #: `ranks` of kernels that end together but may be of several communicators: usable for clocks only.
 IN_STEP = 0
@@ -99,12 +99,12 @@ MOST_COLLECTIVES = 2_048
 
 
 def adopt_kernels(
-    results: Sequence[WorkResult],
+    results: Sequence[TaskResult],
     captures: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
     folder: Path,
-) -> tuple[list[WorkResult], dict[tuple[int, int], tuple[int, int]]]:
+) -> tuple[list[TaskResult], dict[tuple[int, int], tuple[int, int]]]:
     """Return the results with communicators for kernels without recorded payloads; and (report, process)
     without payloads -> kernels of it, and those that were matched. captures, placements, clocks: of each
     report, clocks by number.
@@ -163,7 +163,7 @@ def adopt_kernels(
 
 
 def _make_queues(
-    results: Sequence[WorkResult],
+    results: Sequence[TaskResult],
     places: Sequence[int],
     placements: Sequence[Placement],
     clocks: Sequence[int],
@@ -231,7 +231,7 @@ def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.with_columns(pl.col("node_place").fill_null(0))
 
 
-def _list_named(results: Sequence[WorkResult]) -> pl.DataFrame:
+def _list_named(results: Sequence[TaskResult]) -> pl.DataFrame:
     """Return `report`, `process` and `communicator` of the communicators that calls of processes name."""
     pieces = [pl.DataFrame(schema=dict.fromkeys(("report", "process", "communicator"), pl.Int64))]
     for result in results:
@@ -301,7 +301,7 @@ def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([found.filter(~is_alone), alone.select(found.columns)])
 
 
-def _store(results: list[WorkResult], found: pl.DataFrame, writer: FrameWriter) -> None:
+def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) -> None:
     """Store the communicators found in the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]

@@ -65,7 +65,7 @@ from nsys2prv.match import (
     write_result,
 )
 from nsys2prv.match.nccl_adoption import IN_STEP
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 #: Ranks that are named.
 MOST_NAMED = 8
@@ -144,7 +144,7 @@ def order_kernels(
     return OrderedKernels(blocks, of_all, members.drop("task", "device"), Counter(left))
 
 
-def relate_collectives(context: RelationContext) -> list[WorkResult]:
+def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Find the late ranks, waits and transfer of each collective; return the results stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
@@ -458,7 +458,7 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def store_collectives(
     context: RelationContext, matched: Sequence[MatchedCollectives]
-) -> list[WorkResult]:
+) -> list[TaskResult]:
     """Store the records of the collectives, by time and numbered through as if one step had found
     them: from 1 by their first begin, then by group, function and ordinal.
     """
@@ -485,7 +485,7 @@ def _store_span(
     folder: Path,
     number: int,
     *span: int | None,
-) -> WorkResult:
+) -> TaskResult:
     """Store the records that begin within a span of time (ns; None: without a limit). records: with
     the number within its step of the first collective in the file `numbers`.
     """

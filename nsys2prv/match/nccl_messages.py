@@ -52,7 +52,7 @@ from nsys2prv.match.nccl_collectives import (
     make_rows,
     measure_waits,
 )
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 #: The relation, and the kind of its lines in the catalogue.
 NAME, LINE_KIND = "nccl_messages", "nccl_message"
@@ -64,7 +64,7 @@ _STREAM = ["communicator", "source", "target"]
 ORDER = ("task", "communicator", "time_call", "time_begin", "place")
 
 
-def relate_messages(context: RelationContext) -> list[WorkResult]:
+def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and records of their kernels."""
     buckets = _sort_into_buckets(context)
     paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
@@ -303,7 +303,7 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
     return write_buckets(path, rows["object"].to_numpy() % buckets, rows)
 
 
-def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> WorkResult:
+def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
     """Store the records of the kernels in some blocks of :func:`_write_sides`."""
     records = _make_records(read_blocks(blocks))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])

@@ -139,7 +139,7 @@ class CutEdges(Struct, frozen=True):
 
 
 class StackFile(Struct, frozen=True):
-    """Stacks of calls and samples of one reading work, as `set_stacks_aside` of
+    """Stacks of calls and samples of one reading task, as `set_stacks_aside` of
     :mod:`nsys2prv.events.stacks` has them.
     """
 
@@ -147,9 +147,9 @@ class StackFile(Struct, frozen=True):
     rows: StoredFrame
     #: Texts of the stacks.
     texts: StoredFrame
-    #: Index of the report, and of the work.
+    #: Index of the report, and number of the task.
     report: int
-    work: int
+    task: int
 
 
 class CaptureFile(Struct, frozen=True):
@@ -349,7 +349,7 @@ class EventReader(Struct, dict=True):
         """
         frames, texts = [pl.DataFrame(schema=STACK_COLUMNS)], [pl.Series("text", [], pl.String)]
         for file in self.stacks:
-            threads, clock = self.ids.objects.get_table(file.work), self.ids.clocks[file.report]
+            threads, clock = self.ids.objects.get_table(file.task), self.ids.clocks[file.report]
             own = np.flatnonzero((self.rows.units[threads] == unit) & (threads >= 0))
             if not len(own):
                 continue

@@ -39,8 +39,8 @@ from nsys2prv.table.runs import (
     read_run,
     rewrite_column,
 )
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.table.windows import choose_window_bounds
-from nsys2prv.table.work_result import WorkResult
 
 #: Lanes of one row at most; further overlapping ranges share the last one and are counted.
 MOST_LANES = 64
@@ -49,18 +49,18 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 def separate_overlaps(
-    results: Sequence[WorkResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
+    results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
 ) -> None:
     """Move overlapping rows of the results to lanes; the runs' files are changed in place.
     run_tasks: maps over tasks of so many rows.
     """
     grouped = list_overlap_groups()
-    tasks: dict[int, list[WorkResult]] = defaultdict(list)
+    tasks: dict[int, list[TaskResult]] = defaultdict(list)
     moving = set()
     for result in results:
         # Only runs that may move, and lines: each run is sent to a worker.
         runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
-        own = WorkResult(result.task, result.report, result.rows, runs, result.objects)
+        own = TaskResult(result.task, result.report, result.rows, runs, result.objects)
         tasks[result.report].append(own)
         if any(run.shape.name in grouped for run in runs):
             moving.add(result.report)
@@ -96,7 +96,7 @@ def list_overlap_groups() -> dict[str, str]:
     }
 
 
-def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLanes]:
+def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLanes]:
     """Move the overlapping rows of all results of one report to lanes."""
     groups = list_overlap_groups()
     runs = [
@@ -129,7 +129,7 @@ def separate_overlaps_of_report(results: Sequence[WorkResult]) -> list[_AddedLan
 
 
 def _read_pieces(
-    runs: list[tuple[WorkResult, Run]], object_numbers: dict[int, np.ndarray]
+    runs: list[tuple[TaskResult, Run]], object_numbers: dict[int, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's begins in time order, in pieces: run index, row in the run, object, begin,
     end; by object, outer first.
@@ -225,7 +225,7 @@ def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndar
 
 
 def _move_rows(
-    result: WorkResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
+    result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _AddedLanes | None:
     """Put a result's rows in other lanes on their new objects, and the lines that lead to them. Returns
     None where it has no such rows. moved: rows and their lanes, in pieces.
@@ -255,7 +255,7 @@ def _move_rows(
 
 
 def _redirect_lines(
-    result: WorkResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
+    result: TaskResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
 ) -> None:
     """Let the lines that lead to moved rows end on their new objects.
 

@@ -37,7 +37,7 @@ from nsys2prv.table.runs import (
     rewrite_column,
 )
 from nsys2prv.table.slices import Slice
-from nsys2prv.table.work_result import WorkResult, append_samples
+from nsys2prv.table.task_result import TaskResult, append_samples
 
 #: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"
@@ -53,7 +53,7 @@ _POWERS = 10.0 ** np.arange(MOST_DECIMALS + 1)
 
 
 def mark_unsampled(
-    results: Sequence[WorkResult],
+    results: Sequence[TaskResult],
     spans: Mapping[int, Span],
     folder: Path,
     clocks: Sequence[ClockMap],
@@ -73,10 +73,10 @@ def mark_unsampled(
 
 
 def _group_by_gpu(
-    results: Sequence[WorkResult],
-) -> dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]]:
+    results: Sequence[TaskResult],
+) -> dict[tuple[int, ObjectKey], list[tuple[Run, TaskResult]]]:
     """Return the sample runs of each GPU of a report, with their results."""
-    held: dict[tuple[int, ObjectKey], list[tuple[Run, WorkResult]]] = defaultdict(list)
+    held: dict[tuple[int, ObjectKey], list[tuple[Run, TaskResult]]] = defaultdict(list)
     for result in results:
         for run in result.runs:
             if run.shape.name == LAYOUT and not run.filler:
@@ -85,7 +85,7 @@ def _group_by_gpu(
 
 
 def list_partly_sampled(
-    results: Sequence[WorkResult], clocks: Sequence[ClockMap], duration: int
+    results: Sequence[TaskResult], clocks: Sequence[ClockMap], duration: int
 ) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
     """Yield the GPUs whose metrics are missing more than a few periods at the beginning or the end of the
     time in which their report has GPU work or other GPUs' metrics: their sampling started late or stopped
@@ -115,7 +115,7 @@ def list_partly_sampled(
             yield report, gpu, begin if is_late else None, end if stops else None
 
 
-def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
+def _add_zeros(result: TaskResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
     """Add a run of zeros for the metrics of all these runs, the first of which is in the result."""
     first = runs[0]
     metrics = sorted({metric for run in runs for metric in run.shape.metrics})
@@ -128,7 +128,7 @@ def _add_zeros(result: WorkResult, runs: Sequence[Run], times: np.ndarray, path:
     result.add(_find_kind(result, LAYOUT), Account(records=run.values, synthesized=synthesized))
 
 
-def _find_kind(result: WorkResult, layout: str) -> str:
+def _find_kind(result: TaskResult, layout: str) -> str:
     """Return the kind read there that owns the layout, or otherwise the one that also uses it."""
     kinds = [one for one in all_kinds() if layout in one.layouts and one.name in result.accounts]
     return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
@@ -194,7 +194,7 @@ class _ValueStatistics(Struct):
         return min(wanted, max(most, 0))
 
 
-def scale_fractions(results: Sequence[WorkResult], folder: Path) -> list[str]:
+def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
     """Convert fractions in the results to integers, stored in this folder; return warnings of
     fractions that became 0.
     """
@@ -223,7 +223,7 @@ def scale_fractions(results: Sequence[WorkResult], folder: Path) -> list[str]:
 
 def _scale_run(
     run: Run,
-    result: WorkResult,
+    result: TaskResult,
     scales: dict[tuple[str, str], int],
     writer: SpillWriter,
     lost: Counter[str],
@@ -278,7 +278,7 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
     return MOST_DECIMALS
 
 
-def close_open_ranges(results: Sequence[WorkResult], lasts: Mapping[int, int]) -> None:
+def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> None:
     """End open ranges and lasting states with their report. lasts: last time (local ns) of the reports whose
     processes are captured again later.
     """
@@ -306,7 +306,7 @@ def _close_run(run: Run, last: int) -> Run:
 
 
 def clip_profiler_events(
-    results: Sequence[WorkResult], spans: Mapping[int, Span], folder: Path
+    results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
 ) -> None:
     """Clip rows of kinds that do not extend the trace to the spans (local ns) of all other rows."""
     kinds = {
@@ -317,7 +317,7 @@ def clip_profiler_events(
             _clip_result(result, kinds, spans[result.report], folder)
 
 
-def _clip_result(result: WorkResult, kinds: dict[str, EventKind], span: Span, folder: Path) -> None:
+def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path) -> None:
     outside = {
         run
         for run in result.runs
@@ -365,7 +365,7 @@ def _clip_ranges(
 
 
 def deduplicate_device_samples(
-    results: Sequence[WorkResult],
+    results: Sequence[TaskResult],
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> list[Note]:

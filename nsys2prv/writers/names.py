@@ -17,7 +17,7 @@ from nsys2prv._util.columns import factorize, join_pieces
 from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 
 #: Characters that break lines or reorder text: control characters, Unicode's line ends and marks of
 #: direction (a regex that Python and Rust both read).
@@ -32,7 +32,7 @@ NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
 #: Results of some reading tasks, each with its names.
-Piece = list[tuple[WorkResult, dict[str, Any]]]
+Piece = list[tuple[TaskResult, dict[str, Any]]]
 TEXTS = {"text": pl.String, "short": pl.String}
 
 
@@ -57,7 +57,7 @@ class NameValues(Struct):
 
 
 def assign_values(
-    sets: Mapping[str, NameSet], results: Sequence[WorkResult], labellers: Mapping[str, Labeller]
+    sets: Mapping[str, NameSet], results: Sequence[TaskResult], labellers: Mapping[str, Labeller]
 ) -> dict[str, NameValues]:
     """Give every name that reading met its value.
 
@@ -107,7 +107,7 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
     return joined.with_columns(value=pl.coalesce("known", numbers))
 
 
-def _find_distinct(name: str, results: Sequence[WorkResult]) -> pl.DataFrame:
+def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
     for piece in _read_pieces(name, results):
@@ -125,7 +125,7 @@ def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def _look_up(
-    values: NameValues, name: str, results: Sequence[WorkResult], distinct: pl.DataFrame
+    values: NameValues, name: str, results: Sequence[TaskResult], distinct: pl.DataFrame
 ) -> None:
     """Fill in every task's values, and the values met per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
@@ -147,7 +147,7 @@ def _look_up(
     values.domains = {domain: pl.DataFrame({"value": column}) for domain, column in met.items()}
 
 
-def _read_pieces(name: str, results: Sequence[WorkResult]) -> Iterator[Piece]:
+def _read_pieces(name: str, results: Sequence[TaskResult]) -> Iterator[Piece]:
     """Yield the names of a set that tasks met, in the order of their local indices, a bounded number
     of rows at a time.
     """

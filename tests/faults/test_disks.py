@@ -19,7 +19,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion import write
-from nsys2prv.table import runs, work_result
+from nsys2prv.table import runs, task_result
 from nsys2prv.writers.paraver import prv
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -102,7 +102,7 @@ WRITERS = [
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (prv, "write_pcf"),
-    (work_result, "spill_rows"),
+    (task_result, "spill_rows"),
     (write, "save_object"),
 ]
 

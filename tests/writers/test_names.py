@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nsys2prv._util.stored_columns import FrameWriter
 from nsys2prv.events.catalogue import NameSet
-from nsys2prv.table.work_result import WorkResult
+from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.names import assign_values
 
 
@@ -17,7 +17,7 @@ def test_sets_of_a_space_do_not_overlap_and_known_values_stay(tmp_path: Path) ->
     texts = {"calls": [call, "own"], "some": ["c", "a", "b"], "more": ["a"]}
     with FrameWriter(tmp_path / "names") as frames:
         names = {name: frames.append_frame({"text": own}) for name, own in texts.items()}
-    result = WorkResult(0, 0, 0, names=names)
+    result = TaskResult(0, 0, 0, names=names)
     assert {
         name: dict(values.labels.select("label", "value").iter_rows())
         for name, values in assign_values(sets, [result], {}).items()

@@ -27,7 +27,7 @@ from nsys2prv.export.source import are_all_usable, mask_usable
 from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape
 
 
-class WorkResult(Struct):
+class TaskResult(Struct):
     """Result of a task."""
 
     #: Number of the task.
@@ -73,7 +73,7 @@ class WorkResult(Struct):
     left_out: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     #: Objects and facts of what was read for the clocks alone; and the spans of the events of kinds
     #: that are not stored.
-    beside: WorkResult | None = None
+    beside: TaskResult | None = None
     spans: dict[str, Span] = msgspec.field(default_factory=dict)
     #: What the task found out about its report as a whole, where it read all of it.
     whole: Any = None
@@ -91,7 +91,7 @@ class WorkResult(Struct):
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
         """Store records or samples, and the lines to them, and count them. open_ended: as for
-        :func:`nsys2prv.table.work_result.spill_rows`.
+        :func:`nsys2prv.table.task_result.spill_rows`.
         """
         if isinstance(rows, Counters):
             runs = spill_counters(rows, writer, account)
@@ -255,7 +255,7 @@ class CommonNumbers:
         self.domains = Numbering()
         self.names: dict[str, Names] = {}
 
-    def collect_facts(self, name: str, sources: Sequence[WorkResult]) -> pl.DataFrame:
+    def collect_facts(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
             self._translate(read_frame(source.facts[name]), source)
@@ -278,7 +278,7 @@ class CommonNumbers:
             )
         return result
 
-    def _translate(self, frame: pl.DataFrame, source: WorkResult) -> pl.DataFrame:
+    def _translate(self, frame: pl.DataFrame, source: TaskResult) -> pl.DataFrame:
         columns = []
         for name in frame.columns:
             if name.startswith(OBJECT):
@@ -298,7 +298,7 @@ class CommonNumbers:
     ) -> np.ndarray:
         return numbering.number(values[index] for index in used.tolist())
 
-    def _number_names(self, name_set: str, source: WorkResult, used: np.ndarray) -> np.ndarray:
+    def _number_names(self, name_set: str, source: TaskResult, used: np.ndarray) -> np.ndarray:
         names = read_frame(source.names[name_set])[used]
         columns = {column: names[column] for column in names.columns}
         if "domain" in columns:
