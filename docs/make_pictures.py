@@ -98,7 +98,7 @@ SCENES = (
             "basics/kernel_class",
         ),
     ),
-    Scene("training", 4, ("kernels", "memory"), 0.57, 0.73, ("views/idle_gaps",)),
+    Scene("training", 4, ("kernels", "memory"), 0.57, 0.73, ("analysis/idle_gaps_2dh",)),
     Scene(
         "training",
         4,

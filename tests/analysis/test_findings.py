@@ -83,7 +83,7 @@ def test_findings_as_text() -> None:
         ("n GPU0",),
         ("first", "second"),
         "look",
-        ("views/nccl_wait.cfg", "views/idle_gaps.cfg"),
+        ("views/nccl_wait.cfg", "analysis/idle_gaps_2dh.cfg"),
         ((12_304_000_000, 12_318_000_000, (1,)),),
     )
     look = "         See       12.304-12.318 s, rank 1, view nccl_wait"
@@ -97,7 +97,7 @@ def test_findings_as_text() -> None:
         command,
         TRACE,
     ]
-    more = "         Views     views/idle_gaps.cfg"
+    more = "         Views     analysis/idle_gaps_2dh.cfg"
     assert format_findings([finding], full=True)[-4:] == [look, more, command, TRACE]
     limit = Finding.from_dict({**finding.as_dict(), "share": 0.2, "at_most": True})
     large = replace(limit, share=0.5)

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 from tools.view_answers import Answers, Work, group_by_task, merge_stretches, read_work, sum_lengths
 
+from nsys2prv.writers.paraver.cfg import load_views
+
 #: Tags of lines of launches and copies, and of messages of NCCL; all others are MPI's.
 LAUNCHES, NCCL_MESSAGES = {55001, 55002}, 55010
+CODES = load_views().codes
+NVTX_CODES = {*CODES["NVTX range"], *CODES["NVTX range of the program's own domains"]}
 MPI_SIZE, FILE_SIZE, PARTNER = 50100014, 68007002, 50100012
 MPI_CODES, HOST_CODES = range(50000001, 50000006), range(50000001, 63000001)
 MPI_TABLES = ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")
@@ -92,9 +96,40 @@ def test_messages_from_rank_to_rank(answers: Answers, library: str) -> None:
             counted[pair] += 1
     if not sent:
         pytest.skip("no messages")
-    assert read_matrix(answers, f"analysis/{library}_bytes_sent_2dh.cfg") == sent
-    if library == "mpi":
-        assert read_matrix(answers, "analysis/mpi_sends_2dh.cfg") == counted
+    assert read_matrix(answers, f"analysis/{library}_messages_2dh.cfg") == sent
+    assert read_matrix(answers, f"{library.upper()} messages from rank to rank") == counted
+
+
+def test_number_and_mean_duration_of_mpi_calls(answers: Answers) -> None:
+    trace, lasting = answers.load_trace(), defaultdict(list)
+    for code in MPI_CODES:
+        for call in trace.list_intervals(code):
+            lasting[trace.get_label(code, call.value)].append(call.end - call.begin)
+    if not lasting:
+        pytest.skip("no MPI")
+    counts = {name: len(lengths) for name, lengths in lasting.items()}
+    assert answers.sum_columns("Number of MPI calls") == counts
+    means = answers.read_labelled_rows("analysis/mpi_calls_2dh.cfg")
+    numbers = answers.read_labelled_rows("Number of MPI calls")
+    times: Counter[str] = Counter()
+    for mean, number in zip(means, numbers, strict=True):
+        for name in mean:
+            times[name] += mean[name] * number[name]
+    assert times == pytest.approx({name: sum(lengths) for name, lengths in lasting.items()})
+
+
+def test_outermost_nvtx_ranges_last_as_long_as_their_stretches(answers: Answers) -> None:
+    trace, ranges = answers.load_trace(), defaultdict(list)
+    view = "views/nvtx_outermost.cfg"
+    if view not in answers.tables:
+        pytest.skip("no NVTX ranges")
+    for code in NVTX_CODES & trace.events.keys():
+        for one in trace.events[code]:
+            ranges[one.row].append(Work((0, 0), one.begin, one.end, "", False))
+    lengths = Counter(end - begin for own in ranges.values() for begin, end in merge_stretches(own))
+    bursts = answers.list_bursts(view)
+    assert Counter(int(length) for length, value in bursts if value) == lengths
+    assert all(length == value for length, value in bursts if value)
 
 
 def test_time_in_mpi_by_partner(answers: Answers) -> None:
@@ -107,7 +142,15 @@ def test_time_in_mpi_by_partner(answers: Answers) -> None:
     assert answers.sum_columns("analysis/mpi_partner_time_2dh.cfg") == times
 
 
-@pytest.mark.parametrize(("library", "code"), [("mpi", MPI_SIZE), ("io", FILE_SIZE)])
+@pytest.mark.parametrize(
+    ("library", "code"),
+    [
+        ("mpi", MPI_SIZE),
+        ("io", FILE_SIZE),
+        ("nccl", *CODES["NCCL bytes"]),
+        ("copies", *CODES["memory operation's bytes"]),
+    ],
+)
 def test_sizes(answers: Answers, library: str, code: int) -> None:
     trace = answers.load_trace()
     sizes = {
@@ -175,7 +218,7 @@ def test_idle_time_by_what_hosts_do(
     names = ("MPI", "CUDA API", "OS runtime", "Outside recorded calls")
     shown = answers.read_labelled_rows("analysis/idle_reason_2dh.cfg")
     assert [tuple(row.get(name, 0) for name in names) for row in shown if row] == expected
-    bursts = answers.list_bursts("views/idle_reason.cfg")
+    bursts = answers.list_bursts("What hosts do while GPUs are idle")
     assert sum(length for length, value in bursts if value) == sum(map(sum, expected))
 
 

@@ -182,7 +182,7 @@ OF_LENGTHS = 1_000_100
 
 
 def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
-    drawn = answers.list_bursts("views/idle_gaps.cfg")
+    drawn = answers.list_bursts("Idle gaps by length")
     bursts = [lasting for lasting, code in drawn if code]
     within = [
         later[0] - before[1] for task in tasks for before, later in pairwise(merge_stretches(task))
@@ -196,7 +196,7 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
         for gap, code in drawn
         if code
     )
-    assert _drop_zeros(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
+    assert _drop_zeros(answers.sum_columns("analysis/idle_gaps_2dh.cfg")) == times
 
 
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL

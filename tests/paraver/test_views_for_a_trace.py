@@ -388,11 +388,11 @@ def test_views_written_for_a_trace_are_as_high_as_its_rows_need(
                 re.MULTILINE,
             )
         ]
-        for view in ("views/kernel_duration.cfg", "views/idle_gaps.cfg", "model/GPU_LB.cfg")
+        for view in ("views/kernel_duration.cfg", "views/nccl_wait.cfg", "model/Device_State.cfg")
     }
     assert set(heights["views/kernel_duration.cfg"]) == {timeline}
-    assert set(heights["views/idle_gaps.cfg"]) == {by_task}
-    assert heights["model/GPU_LB.cfg"][-1] == table
+    assert set(heights["views/nccl_wait.cfg"]) == {by_task}
+    assert heights["model/Device_State.cfg"][-1] == table
 
 
 #: Tables that Paraver opens without a question on some traces that they show nothing of: efficiencies

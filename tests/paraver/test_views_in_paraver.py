@@ -40,7 +40,6 @@ NOT_IN_SAMPLES = {
     "analysis/mpi_waiting_2dh.cfg",
     "analysis/mpi_waiting_for_2dh.cfg",
     "analysis/nvtx_on_gpu_time_2dh.cfg",
-    "views/mpi_waiting.cfg",
     "views/nvtx_on_gpu.cfg",
 }
 

@@ -173,16 +173,25 @@ def list_views_with_events(present: set[int]) -> list[View]:
 def run_paramedir_on_views(
     folder: Path, trace: Path, views: Sequence[View]
 ) -> tuple[str, dict[str, str]]:
-    """Return paramedir's messages, and its tables by view: of a view of several tables the last one,
-    the only one that it writes; the others by their titles.
+    """Return paramedir's messages, and its tables by view. Of a view of several tables or with a timeline
+    it writes the last table alone; the others are by their titles.
     """
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     asked = {view.path: (install_views() / view.path, view.cfg) for view in views}
     for cfg in (view.cfg for view in views if not view.opens):
-        for table in cfg.more:
-            alone = folder / f"table{len(asked)}.cfg"
-            alone.write_text(format_cfg(replace(cfg, histogram=table, more=())))
-            asked[table.title] = alone, cfg
+        others = {table.title: replace(cfg, histogram=table, more=()) for table in cfg.more}
+        for number, window in enumerate(cfg.windows if cfg.tables else (), 1):
+            # Paraver asks about a view's events without its guards, which stand behind it.
+            if window.look.shown and not any(
+                getattr(one, "guards", False) for one in cfg.windows[number:]
+            ):
+                others[window.title] = replace(
+                    cfg, windows=cfg.windows[:number], histogram=None, more=()
+                )
+        for title, one in others.items():
+            alone = folder / f"other{len(asked)}.cfg"
+            alone.write_text(format_cfg(one))
+            asked[title] = alone, one
     for number, (path, _) in enumerate(asked.values()):
         command_line += [str(path), str(folder / f"view{number:03d}")]
     process = subprocess.run(
