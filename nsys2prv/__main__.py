@@ -8,7 +8,7 @@ from nsys2prv._util import errors
 
 
 def main() -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     errors.end_on_signal()
     # Python's warnings tell users nothing, of workers neither.
     if not sys.warnoptions:

@@ -236,7 +236,7 @@ class OpenJob(Closable):
         return reach.describe(who, self.find_label)
 
     def find_label(self, value: int, names: str) -> str:
-        """Return the label of a value of a name set (`range`: groups of NVTX names); "" for none."""
+        """Return the label of a value of a name set (`range`: groups of NVTX names), or ""."""
         labels = (
             self.folded.select(value="group", label="operation")
             if names == "range"
@@ -359,7 +359,7 @@ class OpenJob(Closable):
     def samples(self, kind: str) -> Iterator[Samples]:
         """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of
         its layouts, one object for each device: time (ns, shape (n,)) and values (float, shape (n,
-        metrics), NaN where a metric was not sampled).
+        metrics), NaN if a metric was not sampled).
         """
         for layout, known in self._find_layouts(kind).items():
             for device_samples in () if known.fields else self.reader.read_samples(layout):
@@ -527,7 +527,7 @@ class OpenJob(Closable):
 
     @property
     def steady(self) -> Steady | None:
-        """The job's steady state: the time of its iterations without the first. None where it does not
+        """The job's steady state: the time of its iterations without the first. None if it does not
         repeat itself.
         """
         return self.find_steady("")[0]

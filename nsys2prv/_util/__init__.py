@@ -18,7 +18,7 @@ COMMIT = "commit.txt"
 
 
 def describe_commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with "-dirty" if files differ from it; "" where git does not
+    """Return the commit of a checkout, with "-dirty" if files differ from it; "" if git does not
     know it.
     """
     import subprocess

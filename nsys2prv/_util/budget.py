@@ -164,7 +164,7 @@ class FolderBudget:
         }
 
     def take(self, what: str, count: int) -> None:
-        """Take some rows or bytes. Raises ValueError where there are not so many left."""
+        """Take some rows or bytes. Raise ValueError if there are not so many left."""
         self._left[what] -= count
         if self._left[what] < 0:
             raise ValueError(
@@ -261,7 +261,7 @@ def return_freed_memory() -> None:
 
 
 def check_address_space() -> None:
-    """Check that the limit on address space leaves room for the libraries. Raises one clear line if
+    """Check that the limit on address space leaves room for the libraries. Raise one clear line if
     they could not be imported, or would crash soon.
     """
     limit = find_limit("RLIMIT_AS")

@@ -107,7 +107,7 @@ def describe_missing_file(path: Path) -> str:
 def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """Return the content of a regular file of at most `largest` bytes.
 
-    Raises OSError where it cannot be read, and Nsys2prvError for a pipe or device, which may never
+    Raise OSError if it cannot be read, and Nsys2prvError for a pipe or device, which may never
     end, and for a larger file.
     """
     mode = path.stat().st_mode
@@ -130,7 +130,7 @@ def make_temporary_name() -> str:
 @contextmanager
 def make_temporary_folder(parent: Path) -> Iterator[Path]:
     """Create a folder in `parent` that is always removed in the end; remove leftovers of dead runs.
-    Raises OSError where none can be made.
+    Raise OSError if none can be made.
     """
     remove_leftovers(parent)
     folder = parent / make_temporary_name()
@@ -223,7 +223,7 @@ def _identify_file(path: str | Path) -> tuple[int, int] | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that the folder can be written to. Raises one clear line otherwise."""
+    """Check that the folder can be written to. Raise one clear line otherwise."""
     if not folder.is_dir():
         if folder.exists():
             raise Nsys2prvError(f"{folder}: is not a folder; give one")
@@ -313,7 +313,7 @@ def _is_dead(folder: Path) -> bool:
 
 
 def _try_lock(file: BinaryIO) -> bool | None:
-    """Lock a file; False where another process has it, None where there are no locks."""
+    """Lock a file; False where another process has it, None if there are no locks."""
     if fcntl is None:
         return None
     try:
@@ -329,7 +329,7 @@ def _digest_host() -> str:
 
 @contextmanager
 def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file of a temporary folder. Raises one clear line where it cannot be written."""
+    """Open a new file of a temporary folder. Raise one clear line where it cannot be written."""
     try:
         with path.open("wb") as file:
             yield file
@@ -422,7 +422,7 @@ def load_shipped(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text. Raises yaml.YAMLError for anything else, or if it is nested too deeply.
+    """Parse YAML text. Raise yaml.YAMLError for anything else, or if it is nested too deeply.
 
     libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
     """

@@ -198,7 +198,7 @@ def find_parents(
 def find_innermost(
     ranges: Sequence[np.ndarray], parent: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each moment of a thread the innermost range that is open then (row index), -1 for none.
+    """Return for each moment of a thread the innermost range that is open then (row index), or -1.
     ranges: thread, begin and end, as for :func:`find_parents`, which returns their parents.
     """
     thread, begin, end = ranges
@@ -250,11 +250,11 @@ class Outermost(Struct, frozen=True):
     end: np.ndarray
 
     def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the range that each thread is inside of at a time, else the next one; -1 for none."""
+        """Return the range that each thread is inside of at a time, else the next one, or -1."""
         return self._search(self.end, thread, time, "right")
 
     def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
-        """Return the range of each thread that begins, or ends, at a time; -1 for none."""
+        """Return the range of each thread that begins, or ends, at a time, or -1."""
         own = self.end if at_end else self.begin
         found = self._search(own, thread, time, "left")
         return np.where(np.append(own, -1)[found] == time, found, -1)
@@ -262,7 +262,7 @@ class Outermost(Struct, frozen=True):
     def _search(
         self, own: np.ndarray, thread: np.ndarray, time: np.ndarray, side: Literal["left", "right"]
     ) -> np.ndarray:
-        """Return the first range of each thread from a time on, or after it; -1 for none."""
+        """Return the first range of each thread from a time on, or after it, or -1."""
         span = np.int64(self.end.max(initial=0) + 1)
         keys = self.thread * span + own
         found = np.searchsorted(keys, thread * span + np.minimum(time, span), side)

@@ -106,7 +106,7 @@ def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Return nanoseconds from a number, alone or with a unit. Raises ValueError for anything else."""
+    """Return nanoseconds from a number, alone or with a unit. Raise ValueError for anything else."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -176,7 +176,7 @@ class Column(Struct, frozen=True):
 
 
 def find_width() -> int | None:
-    """Return the width of the terminal, None where standard output is no terminal."""
+    """Return the width of the terminal, None if standard output is no terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, NARROWEST)

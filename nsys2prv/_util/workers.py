@@ -78,7 +78,7 @@ def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
 
 
 def _read_limit(group: Path) -> tuple[int, int]:
-    """Return microseconds of processor time in each period, and the period; 0 where there is no
+    """Return microseconds of processor time in each period, and the period; 0 if there is no
     limit.
     """
     with suppress(OSError, ValueError):
@@ -93,7 +93,7 @@ def _read_limit(group: Path) -> tuple[int, int]:
 def make_pool(
     engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
 ) -> AbstractContextManager[Pool]:
-    """Return the workers of an engine. Raises UsageError where there is no such engine, it does not
+    """Return the workers of an engine. Raise UsageError if there is no such engine, it does not
     take these options, or its packages are not installed.
 
     jobs: how many, 0 for one per CPU. reports: how many there are to work on.

@@ -51,7 +51,7 @@ OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     try:
         return _run(arguments)
     except errors.EndedBySignal as ended:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """Run the command; returns the exit status. May raise
+    """Run the command; return the exit status. May raise
     :class:`nsys2prv._util.errors.EndedBySignal`.
     """
     _open_closed_streams()

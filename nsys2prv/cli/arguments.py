@@ -309,7 +309,7 @@ VALUES: dict[str, Callable[[str], Any]] = {
 
 
 def _parse_value(option: str, value: str, text: str) -> Any:
-    """Return the value of an option that is written as `value`, of its text. Raises UsageError."""
+    """Return the value of an option that is written as `value`, of its text. Raise UsageError."""
     try:
         return VALUES[value](text)
     except ValueError:
@@ -321,7 +321,7 @@ ACTIONS = {"boolean": argparse.BooleanOptionalAction, "version": _Version}
 
 
 def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `report`, `diff` or `study`. Raises UsageError where a file to write is
+    """Return the options of `report`, `diff` or `study`. Raise UsageError if a file to write is
     a report, as when its name was forgotten.
     """
     # --moment names a trace to write.
@@ -413,7 +413,7 @@ def join_kind_options(arguments: Sequence[str]) -> list[str]:
 
 
 def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds given to -t. Raises UsageError where -t is given without any, as with an
+    """Return the kinds given to -t. Raise UsageError if -t is given without any, as with an
     unset variable.
     """
     kinds = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())

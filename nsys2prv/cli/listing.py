@@ -157,7 +157,7 @@ def _find_unusual(cells: list[str]) -> list[bool]:
 
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each kind of event in the reports: rows in all, and in each report."""
+    """Return a line for each kind of event in the reports: rows in total, and in each report."""
     names, titles, counts = [], [], []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in reports]

@@ -104,7 +104,7 @@ def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> S
 
 
 def _parse_moment(options: argparse.Namespace) -> tuple[int, str]:
-    """Return the number of a finding, and the trace to write. Raises UsageError where these are not given."""
+    """Return the number of a finding, and the trace to write. Raise UsageError if these are not given."""
     number, _, trace = options.moment.partition("=")
     if not (number.isdigit() and trace):
         refuse("moment_of_no_trace", text=options.moment)

@@ -64,7 +64,7 @@ UNPLACED = "none"
 
 
 class ReportClock(Struct, frozen=True):
-    """Times of a report's clock at its local time 0, None where unknown."""
+    """Times of a report's clock at its local time 0, None if unknown."""
 
     #: Name of the host.
     host: str
@@ -216,7 +216,7 @@ class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_record(text: str, source: str) -> ClockRecord:
-    """Return the record of a clock file. Raises Nsys2prvError, with one line, for any other text."""
+    """Return the record of a clock file. Raise Nsys2prvError, with one line, for any other text."""
     import yaml
 
     where, hosts = source, {}

@@ -172,7 +172,7 @@ def _check_ranks(job: Numbered) -> tuple[list[str], list[str]]:
 
 
 def _correct_rows(job: Read, captures: Captures) -> list[str]:
-    """Correct the rows that were read; returns warnings. Raises NothingToWrite where there are
+    """Correct the rows that were read; return warnings. Raise NothingToWrite if there are
     none.
     """
     samples.clip_profiler_events(job.results, job.spans, job.folder)

@@ -155,7 +155,7 @@ def _open_and_read(
 
 
 def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path]) -> list[Path]:
-    """Return the files that a conversion writes or removes, the trace first. Raises Nsys2prvError
+    """Return the files that a conversion writes or removes, the trace first. Raise Nsys2prvError
     where they cannot be written, or are read.
     """
     path = Path(output)

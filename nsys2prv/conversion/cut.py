@@ -170,7 +170,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
-    """Return begin and end (ns of the trace) of the region. Raises Nsys2prvError where no range
+    """Return begin and end (ns of the trace) of the region. Raise Nsys2prvError if no range
     matches.
     """
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})

@@ -81,7 +81,7 @@ class CutPart(Struct):
 
 
 class _Samples(Struct):
-    """Samples of one run in the window: times, and of each metric its numbers, ABSENT where there is
+    """Samples of one run in the window: times, and of each metric its numbers, ABSENT if there is
     none.
     """
 

@@ -119,7 +119,7 @@ class Region(Struct, frozen=True):
 
 
 def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
-    """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
+    """Return the two ends of FROM:TO; None for one that is not given. Raise UsageError."""
     if not text:
         return None, None
     match = _SPAN.fullmatch(text)
@@ -146,7 +146,7 @@ def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
 
 
 def _parse_region(text: str) -> Region | None:
-    """Return the ranges that are meant; None for an empty text. Raises UsageError."""
+    """Return the ranges that are meant; None for an empty text. Raise UsageError."""
     if not text:
         return None
     match = _ITERATIONS.fullmatch(text)
@@ -160,7 +160,7 @@ def _parse_region(text: str) -> Region | None:
 
 
 def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
-    """Return the ranks that each word names. Raises UsageError."""
+    """Return the ranks that each word names. Raise UsageError."""
     ranks = {}
     for word in words:
         match = _RANKS.fullmatch(word)
@@ -173,7 +173,7 @@ def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
 
 
 def parse_method(method: str) -> str | ClockRecord:
-    """Return the method or the clock file that --align names. Raises Nsys2prvError, in one line, for
+    """Return the method or the clock file that --align names. Raise Nsys2prvError, in one line, for
     anything else.
     """
     if method in METHODS:
@@ -380,7 +380,7 @@ DEFAULTS = Options()
 
 
 def choose_options(options: Options | None, fields: Mapping[str, object]) -> Options:
-    """Return the options (None: the defaults) with some fields replaced. Raises UsageError for an
+    """Return the options (None: the defaults) with some fields replaced. Raise UsageError for an
     unknown field.
     """
     if unknown := set(fields).difference(Options.__struct_fields__):

@@ -258,7 +258,7 @@ def lacks_mpi(info: ReportInfo) -> bool:
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:
-    """Return the message that CUDA could not be traced on a system; "" without one."""
+    """Return the message that CUDA could not be traced on a system, or ""."""
     texts = (message.text for info in infos for message in info.messages)
     return next(filter(REFUSED.search, texts), "")
 

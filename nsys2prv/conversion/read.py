@@ -85,7 +85,7 @@ def read_reports(job: Opened) -> Read:
 
 def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -> list[TaskResult]:
     """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
-    in full. Raises Unreadable.
+    in full. Raise Unreadable.
     """
     results: list[TaskResult] = []
     # Indexes of each report, which the first stage makes.
@@ -322,7 +322,7 @@ def _read_piece(
 
 
 def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -> Shared | None:
-    """Return a part of a table for several kinds, their conditions in this order; None where each
+    """Return a part of a table for several kinds, their conditions in this order; None if each
     has to read it.
     """
     if len(kinds) < 2:

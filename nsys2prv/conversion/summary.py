@@ -196,7 +196,7 @@ class Summary(Struct, dict=True):
 
     @property
     def trace(self) -> str:
-        """Return the path of the trace, "" without one."""
+        """Return the path of the trace, or ""."""
         return str(next(iter(self.sizes), ""))
 
     @cached_property

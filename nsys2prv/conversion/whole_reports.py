@@ -212,7 +212,7 @@ def find_span(task: WholeTask, database: Database) -> Span | None:
 
 
 def _find_bounds(database: Database, piece: Part, info: ReportInfo) -> Span | None:
-    """Return the bounds of the times of the events in a piece of a table; None where it can have none,
+    """Return the bounds of the times of the events in a piece of a table; None if it can have none,
     UNKNOWN in a table without times.
     """
     columns = database.tables[piece.table].columns
@@ -240,7 +240,7 @@ def _read_span(task: WholeTask, database: Database, kind: EventKind, piece: Part
 
 
 def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
-    """Return the first and the last time (ns) of rows or samples as they would be stored; None where
+    """Return the first and the last time (ns) of rows or samples as they would be stored; None if
     none would. open_ended: a row without an end lasts to the end of the trace.
     """
     if isinstance(rows, Counters):
@@ -376,7 +376,7 @@ class _Work:
             self.copied[stream] = max(self.copied.get(stream, 0), int(ids[rows].max()))
 
     def find_streams(self, ids: np.ndarray) -> np.ndarray:
-        """Return the stream of the work of each call, ABSENT where there is none."""
+        """Return the stream of the work of each call, or ABSENT."""
         found = np.full(len(ids), ABSENT)
         for known, streams in self._pieces:
             if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:

@@ -173,7 +173,7 @@ def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.nd
 
 
 def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndarray:
-    """Return name indices of rows by the numbers in a field's column; ABSENT where the field is
+    """Return name indices of rows by the numbers in a field's column; ABSENT if the field is
     optional and a row has no name, or an empty one.
     """
 

@@ -248,7 +248,7 @@ def _make_label(symbol: int, name: str, module: str) -> str:
 
 
 def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
-    """Return local names of modules, ABSENT where a sample has none."""
+    """Return local names of modules, ABSENT if a sample has none."""
 
     def make_texts(ids: np.ndarray) -> list[str]:
         return list(map(take_file_name, extraction.read_strings(ids)))
@@ -482,7 +482,7 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
 def _find_region_ends(
     extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int
 ) -> np.ndarray:
-    """Return the end of each (process of a globalTid, parallelId), NULL where the report has no
+    """Return the end of each (process of a globalTid, parallelId), NULL if the report has no
     plausible one.
     """
     part = extraction.report.parts.get(REGIONS)

@@ -328,7 +328,7 @@ for _key in chain(*_TEXTS.values()):
 
 
 def describe_reason(key: str) -> str:
-    """Return the text of a reason, by its key with or without a detail. Raises KeyError
+    """Return the text of a reason, by its key with or without a detail. Raise KeyError
     for no key.
     """
     reason, _, detail = key.partition(SEPARATOR)

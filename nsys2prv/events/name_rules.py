@@ -449,7 +449,7 @@ def _takes_for_ever(pattern: str) -> bool:
 
 
 def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
-    """Return the result of a trial of a pattern. Raises Nsys2prvError for an invalid pattern."""
+    """Return the result of a trial of a pattern. Raise Nsys2prvError for an invalid pattern."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"

@@ -135,7 +135,7 @@ def find_kernel_operation(name: str) -> int:
 
 def find_operation(name: str) -> int:
     """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
-    trace (``AllReduce``); 0 for none.
+    trace (``AllReduce``), or 0.
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
@@ -199,7 +199,7 @@ def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray
 
 @lru_cache(10_000)
 def _find_fields(text: str) -> dict[str, str] | None:
-    """Return the fields of a flat object in JSON as texts; None where the text is no whole object."""
+    """Return the fields of a flat object in JSON as texts; None if the text is no whole object."""
     stripped = text.strip(" \t\r\n")
     if text and not (len(stripped) > 1 and stripped[0] + stripped[-1] == "{}"):
         return None
@@ -376,7 +376,7 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
-    """Return local name indices of communicators by the bits of their hash; ABSENT where there is
+    """Return local name indices of communicators by the bits of their hash; ABSENT if there is
     none.
     """
 
@@ -569,7 +569,7 @@ def match_kernels(
 def _find_last_begun(
     group_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Return the last group that had begun on a thread at a time, -1 for none."""
+    """Return the last group that had begun on a thread at a time, or -1."""
     place = np.full(len(threads), -1)
     for thread, rows in group_rows(threads):
         first, last = (np.searchsorted(group_threads, thread, side) for side in ("left", "right"))

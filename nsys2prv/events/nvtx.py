@@ -263,7 +263,7 @@ def find_texts(
 
 
 def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
-    """Return local name indices of the categories, ABSENT where a row has none (NULL or 0).
+    """Return local name indices of the categories, ABSENT if a row has none (NULL or 0).
     `domain`: index of each row's domain.
     """
     known = extraction.report.categories

@@ -133,7 +133,7 @@ def _may_say(text: str) -> bool:
 
 
 def _read_steps(texts: pl.Series) -> pl.DataFrame:
-    """Return `phase`, `requests` and `tokens` of steps, null where they are not told."""
+    """Return `phase`, `requests` and `tokens` of steps, null if they are not told."""
     frame = texts.to_frame().with_columns(
         *(pl.col("text").str.extract_groups(one).alias(f"{at}") for at, one in enumerate(_COUNTS)),
         said=pl.col("text").str.extract_groups(_WORDS),

@@ -104,7 +104,7 @@ class DistinctStacks:
         self._in_order: bool | None = None
 
     def find(self, ids: np.ndarray, table: str, extraction: Extraction) -> np.ndarray:
-        """Return the numbers of the stacks with these ids in a table, -1 where there is none."""
+        """Return the numbers of the stacks with these ids in a table, or -1."""
         low, high = int(ids.min()), int(ids.max())
         if low < self._low or high > self._high:
             self._low, self._high = low - NEAR_STACKS, min(high, GREATEST) + NEAR_STACKS
@@ -222,12 +222,12 @@ class Stacks:
         return np.append(self._distinct.owners, ABSENT)[numbers]
 
     def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of function and module of rows at a depth; NULL where there is no frame."""
+        """Return the ids of function and module of rows at a depth; NULL if there is no frame."""
         frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
     def complete(self, rows: Rows, held: np.ndarray, numbers: np.ndarray) -> Rows:
-        """Return the rows with their callers. held, numbers: as of :meth:`find`."""
+        """Return the rows with their callers. held, numbers: see :meth:`find`."""
         if len(held):
             rows.columns[CALLERS] = np.zeros(len(rows.begin), np.int64)
             rows.columns[CALLERS][held] = self._callers[numbers]
@@ -279,7 +279,7 @@ def _fold(
     stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]], allowed: int
 ) -> pl.Series:
     """Return the texts of stacks, the outermost function first. code: which of `frames` each is, the
-    innermost first; of equal neighbours one counts, but two stay two. allowed: bytes of all texts,
+    innermost first; of equal neighbors one counts, but two stay two. allowed: bytes of all texts,
     about.
     """
     distinct, numbers = np.unique([fold_frame(*one) for one in frames], return_inverse=True)

@@ -79,7 +79,7 @@ def evaluate_conditions(
     conditions: Sequence[str],
     most: int | None = None,
 ) -> np.ndarray | None:
-    """Return as bits which of the conditions each row meets: 1 is the first. None where the rows
+    """Return as bits which of the conditions each row meets: 1 is the first. None if the rows
     have more than `most` combinations of the values that they look at.
     """
     # There is a table where conditions look at no column, too.
@@ -165,7 +165,7 @@ class Database(Closable):
     # ---- what each form of exports has in its own way ----
 
     def check(self) -> None:
-        """Check all tables. Raises one clear line where one is damaged."""
+        """Check all tables. Raise one clear line where one is damaged."""
         raise NotImplementedError
 
     def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:

@@ -123,7 +123,7 @@ class Gpu(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Text that identifies the GPU on its host, "" if there is none."""
+        """Text that identifies the GPU on its host, or ""."""
         return self.uuid or self.bus
 
 
@@ -169,14 +169,14 @@ def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> d
 
 
 def _find_recorder(folder: str) -> str:
-    """Return the version of Nsight Systems that its folder names; "" for none."""
+    """Return the version of Nsight Systems that its folder names, or ""."""
     found = _NSIGHT_SYSTEMS.search(folder)
     return found[1] if found else ""
 
 
 def _find_job(environment: Mapping[str, set[str]]) -> str:
     """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which identifies the launcher's
-    job and reveals nothing else; "" without one.
+    job and reveals nothing else, or "".
     """
     for name in JOB_VARIABLES:
         if len(settings := environment.get(name, ())) == 1:
@@ -418,8 +418,8 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
 
 
 def parse_driver_version(text: str) -> str:
-    """Return NVIDIA's driver as it is called, `515.65.01`, "" where the text is no version. Older
-    reports write it as one number, 5156501, and 0 where there is no driver.
+    """Return NVIDIA's driver as it is called, `515.65.01`, "" if the text is no version. Older
+    reports write it as one number, 5156501, and 0 if there is no driver.
     """
     if not text.isdecimal():
         return text if _VERSION.fullmatch(text) else ""
@@ -427,7 +427,7 @@ def parse_driver_version(text: str) -> str:
 
 
 def _parse_shift(value: object) -> int:
-    """Return the number of ns that a setting of an export states, 0 without one."""
+    """Return the number of ns that a setting of an export states, or 0."""
     match = re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip())
     return int(match[0]) if match else 0
 
@@ -499,7 +499,7 @@ GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[G
 
 
 def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
-    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, None where no
+    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, None if no
     environment was recorded.
     """
     columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")

@@ -274,7 +274,7 @@ class TableSize(Struct, frozen=True):
 
 
 def measure_table(file: Path) -> TableSize:
-    """Return the size of a table. Raises ValueError where the file is damaged, OSError where it cannot
+    """Return the size of a table. Raise ValueError if the file is damaged, OSError where it cannot
     be read.
     """
     with file.open("rb") as opened:

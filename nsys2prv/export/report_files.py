@@ -122,7 +122,7 @@ def has_foreign_name(path: Path) -> bool:
 
 
 def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
-    """Check that a database has a table of Nsight Systems. Raises ForeignFile otherwise. tables:
+    """Check that a database has a table of Nsight Systems. Raise ForeignFile otherwise. tables:
     name -> columns.
     """
     kinds = _load_kinds()
@@ -143,7 +143,7 @@ def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
 
 
 def check_no_url(path: str) -> None:
-    """Check that a path is none of another machine. Raises Nsys2prvError otherwise."""
+    """Check that a path is none of another machine. Raise Nsys2prvError otherwise."""
     url = _URL.match(path)
     if url and not Path(path).exists():
         raise Nsys2prvError(
@@ -250,7 +250,7 @@ def make_file_signature(path: Path) -> Signature:
 
 @contextmanager
 def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
-    """Check that no report was replaced, changed or cut during the block. Raises Unreadable
+    """Check that no report was replaced, changed or cut during the block. Raise Unreadable
     otherwise, in place of any error that this led to.
     """
     before = {path: make_file_signature(path) for path in paths}
@@ -311,7 +311,7 @@ def remove_quoted_content(error: Exception) -> str:
 
 
 def check_file(path: Path) -> int:
-    """Return the size of an SQLite file. Raises Nsys2prvError unless it is one that can be read."""
+    """Return the size of an SQLite file. Raise Nsys2prvError unless it is one that can be read."""
     try:
         if path.is_dir():
             raise Nsys2prvError(

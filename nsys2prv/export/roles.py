@@ -100,7 +100,7 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
 
 
 def find_program(info: ReportInfo, pid: int) -> str:
-    """Return the name of a process (globalPid), "" where it has none: of the program that it became,
+    """Return the name of a process (globalPid), or "": of the program that it became,
     by its main thread, where it was started as another that only starts programs.
     """
     name, thread = info.processes.get(pid, ""), info.threads.get(pid | pid_of(pid), "")
@@ -110,7 +110,7 @@ def find_program(info: ReportInfo, pid: int) -> str:
 
 
 def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
-    """Return the number of ranks that the launcher states, None where it states none or several."""
+    """Return the number of ranks that the launcher states, None if it states none or several."""
     sizes = {size for info in infos for size in info.launcher_sizes.values()}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -211,7 +211,7 @@ def _list_sources(
     evidence: Evidence,
 ) -> tuple[dict[str, dict[ProcessKey, int]], int | None]:
     """Return the numbers that each source gives to processes, and how many ranks the job has, None
-    where that is not known.
+    if unknown.
     """
     sources = {
         MPI_RANKS: {

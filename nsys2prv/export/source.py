@@ -159,7 +159,7 @@ class DistinctTexts:
         return () if self._kept is None else (self._kept,)
 
     def read_numbers(self, places: np.ndarray) -> np.ndarray:
-        """Return the number (int64) at a place of each text, -1 where there is none. places: 0 is
+        """Return the number (int64) at a place of each text, or -1. places: 0 is
         the first number of a text, -1 no number. For texts that have templates.
         """
         values = places.copy()

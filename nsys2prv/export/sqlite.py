@@ -139,7 +139,7 @@ class SqliteDatabase(Database):
             raise self._make_unreadable_error(error, table) from None
 
     def check(self) -> None:
-        """Read all tables. Raises one clear line where the pages of one are damaged, or where pages
+        """Read all tables. Raise one clear line where the pages of one are damaged, or where pages
         are lost: nothing of the file refers to them.
         """
         file = self._schema.file
@@ -160,7 +160,7 @@ class SqliteDatabase(Database):
                 raise DamagedPage(lost)
 
     def _find_lost_page(self, met: bytearray, roots: Sequence[int]) -> int:
-        """Return a page that belongs to nothing, 0 where there is none. met: the pages of tables that
+        """Return a page that belongs to nothing, or 0. met: the pages of tables that
         were read; roots: the first pages of other trees.
         """
         if file := self._schema.file:
@@ -322,7 +322,7 @@ def _decode(raw: bytes) -> str:
 
 
 def _make_series(name: str, values: Sequence[object]) -> pl.Series:
-    """Return a column of integers, of numbers among which are reals, or of bytes. Raises ValueError
+    """Return a column of integers, of numbers among which are reals, or of bytes. Raise ValueError
     where it has values of several types.
     """
     types = {*map(type, values)} - {type(None)}

@@ -138,7 +138,7 @@ def find_affinity(declared: str) -> str:
 
 
 def open_pages(path: Path) -> Any:
-    """Return the file of a database to which nothing else belongs (`core.TableFile`); None where
+    """Return the file of a database to which nothing else belongs (`core.TableFile`); None if
     SQLite has to read it.
     """
     return ask_core(core.TableFile, path) if core else None
@@ -182,7 +182,7 @@ MOST_DECLARED = 8192
 
 
 def open_schema(file: Any, size: int) -> SqliteTable:
-    """Return the table of the other tables. file: the pages of the database, None where SQLite has to
+    """Return the table of the other tables. file: the pages of the database, None if SQLite has to
     read it; size: in bytes.
     """
     return SqliteTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
@@ -337,7 +337,7 @@ class SqliteTable(SourceTable):
 
     @cached_property
     def _pages(self) -> Any:
-        """The table's pages (`core.Table`); None where SQLite has to read them."""
+        """The table's pages (`core.Table`); None if SQLite has to read them."""
         return ask_core(self.file.table, self.root) if self.file and self.declared.fields else None
 
     def read(
@@ -404,7 +404,7 @@ class SqliteTable(SourceTable):
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
         """Return the values of these columns of all rows, None for columns that are not there. None
-        where SQLite has to read them, or they are many. Raises DamagedPage.
+        where SQLite has to read them, or they are many. Raise DamagedPage.
         """
         if self._pages is None or self._pages.leaves > FEW_LEAVES:
             return None
@@ -418,8 +418,8 @@ class SqliteTable(SourceTable):
         return [tuple((*row, None)[place] for place in places) for row in rows]
 
     def read_stacks(self, low: int, high: int) -> StackRows | None:
-        """Return the call stacks of the table with ids from `low` to `high`; None where SQLite has to
-        read them. Raises DamagedPage.
+        """Return the call stacks of the table with ids from `low` to `high`; None if SQLite has to
+        read them. Raise DamagedPage.
         """
         if self._pages is None:
             return None

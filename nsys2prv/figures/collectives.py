@@ -55,7 +55,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 def _list_matched(reader: EventReader) -> pl.DataFrame:
     """Return a row per kernel of a matched collective, with `task`, `operation` and `bus_bandwidth`
-    (B/s), null where it is not known.
+    (B/s), or null.
     """
     table = list_compared_kernels(reader).rename({"call": "operation"})
     table = name_unknown(reader, table)
@@ -120,7 +120,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
-    """Return expressions for the bytes of kernels or calls, null where no size is known, and for how many
+    """Return expressions for the bytes of kernels or calls, null if no size is known, and for how many
     have none where others do. known, all_of_them: their numbers.
     """
     lacking = all_of_them - known
@@ -394,7 +394,7 @@ def compare_with_clock_error(
     key: str, figure: str, matched: pl.DataFrame, context: Context
 ) -> list[pl.Expr]:
     """Return a column that says whether a figure of each row (ns) is more than the clocks of the
-    hosts that its collectives connect may be wrong against each other; null where that is not
+    hosts that its collectives connect may be wrong against each other; null if that is not
     known, no column where there is one clock. key: column that identifies the rows, `task` or `communicator`.
     """
     bounds = context.clocks

@@ -292,7 +292,7 @@ def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
 
 
 def name_lossy_processes(job: Job) -> str:
-    """Return a sentence on the processes that have lost work; empty where none has."""
+    """Return a sentence on the processes that have lost work, or ""."""
     keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
     lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
     # The only process needs no name.

@@ -183,7 +183,7 @@ class AnalysisOptions(Struct, frozen=True):
     unmatched: tuple[str, ...] = ()
 
     def find_groups(self, names: np.ndarray) -> np.ndarray:
-        """Return the groups of NVTX names, by their values; -1 for none."""
+        """Return the groups of NVTX names, by their values, or -1."""
         found: np.ndarray = np.load(str(self.groups), mmap_mode="r")[names]
         return found
 
@@ -201,7 +201,7 @@ class AnalysisOptions(Struct, frozen=True):
 
     @property
     def repeats(self) -> float | None:
-        """Share of the job in the steady state; None without one."""
+        """Share of the job in the steady state, or None."""
         steady = self.steady
         return (steady.end - steady.begin) / max(self.length, 1) if steady else None
 
@@ -456,7 +456,7 @@ class DeviceGroup:
     @cached_property
     def launches(self) -> pl.DataFrame:
         """Return the call that launched each row of `work`: `sent` (its begin) and `sender` (its
-        thread), both null where no such call is known.
+        thread), both null if no such call is known.
         """
         names = ("begin", "thread", "sent", "sender")
         lines = self.reader.read_lines(("launch", "memory"), self.number, names, np.int32)
@@ -521,7 +521,7 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
+    """Return for each (at_thread, at) the first row that has this thread and time, or -1."""
     first, codes = number_rows(np.append(thread, at_thread), np.append(time, at))
     found = first[codes[len(time) :]]
     return np.where(found < len(time), found, -1)

@@ -145,7 +145,7 @@ def _count_processes(context: Context) -> int:
 def _replay_ideal_network(
     name: str, kinds: Sequence[Kind], span: tuple[int, int], context: Context, result: Result
 ) -> IdealNetwork | None:
-    """Return the replay of a span of the job in which transfers of some kinds take no time; None where
+    """Return the replay of a span of the job in which transfers of some kinds take no time; None if
     there are none, or where `result.missing` says why there is no replay.
     """
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}

@@ -287,7 +287,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
 
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
     """Return the execution in which each row of `work` was launched: one of its own thread, or if
-    that has none, one of the thread of its process that is longest in executions; -1 for none.
+    that has none, one of the thread of its process that is longest in executions, or -1.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
     stands_for = np.full(len(unit.task_of), -1)

@@ -380,7 +380,7 @@ def is_shared(frames: Frames) -> bool:
 
 
 def describe_other_work(frames: Frames, context: Context) -> str:
-    """Return a sentence on the GPU that works most for others; empty where none does."""
+    """Return a sentence on the GPU that works most for others, or ""."""
     rows = select_other_work(frames)
     if not rows.height:
         return ""

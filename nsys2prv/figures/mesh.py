@@ -32,7 +32,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
-    """Return the parallel groups of a job, None where its ranks are not known. kernels: as :func:`collect`
+    """Return the parallel groups of a job, None if its ranks are not known. kernels: as :func:`collect`
     yields them.
     """
     ranks, steady = number_ranks(kernels, context.tasks), context.options.steady

@@ -161,12 +161,12 @@ class Ranges(Struct, frozen=True):
         return found
 
     def find_innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the innermost range that is open on each thread at a time, -1 for none."""
+        """Return the innermost range that is open on each thread at a time, or -1."""
         return find_innermost((self.thread, self.begin, self.end), self.parent, thread, time)
 
 
 class Places(Struct, frozen=True):
-    """Places of ranges in the model: rows of ranges, -1 for none."""
+    """Places of ranges in the model: rows of ranges, or -1."""
 
     #: The module, the outermost operator within that, and the operator of the backward pass.
     module: np.ndarray
@@ -497,7 +497,7 @@ def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
 
 def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows for every module that they are within: `path` (one text), `depth`, and whether they are
-    its `own`. The layer is null where the path has none yet.
+    its `own`. The layer is null if the path has none yet.
     """
     length, pieces = pl.col("path").list.len(), []
     for depth in range(int(rows["path"].list.len().max() or 0)):

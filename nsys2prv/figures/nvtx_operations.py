@@ -83,7 +83,7 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
 
 def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
     """Return columns of names by value (int32: columns, values), -1 for values without a name. names: of each
-    its `value`, as :func:`fold_labels` returns them.
+    its `value`, from :func:`fold_labels`.
     """
     values = names["value"].to_numpy()
     table = np.full((len(columns), int(values.max(initial=-1)) + 1), -1, np.int32)
@@ -255,7 +255,7 @@ def number_paths(
 ) -> tuple[np.ndarray, list[str]]:
     """Return a number for the path of each of some ranges, -1 for others, and the paths by number: parts from the
     outermost, each behind a comma; the first has none. Ranges deeper than `deepest` share the path of the one
-    around them. part: of each range (at least 0); up: the one of `rows` around it, -1 for none.
+    around them. part: of each range (at least 0); up: the one of `rows` around it, or -1.
     """
     path, texts = np.full(len(part), -1), [""]
     size = int(part.max(initial=0)) + 1

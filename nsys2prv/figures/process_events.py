@@ -155,7 +155,7 @@ def find_range_name(
     may_be: Callable[[int, np.ndarray, float], bool],
 ) -> str | None:
     """Return the pattern of the names of the ranges that are iterations of most units looked at, None for
-    none. patterns: as of :func:`make_patterns`. launches: of each unit when its kernels were launched.
+    none. patterns: see :func:`make_patterns`. launches: of each unit when its kernels were launched.
     may_be: whether ranges without a number are iterations: by the unit, edges (ns), usual number of kernels.
     """
     # Ranges that are pushed and popped before those that are started and ended anywhere.

@@ -109,7 +109,7 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
 
 def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Return `count` and `time_ns` (ns) of products by KEY, named after their longest kernels, and further
-    columns. work: as :func:`list_product_work` returns it.
+    columns. work: from :func:`list_product_work`.
     """
     longest = pl.col("name").sort_by(DURATION).last()
     products = work.group_by("product", maintain_order=True).agg(
@@ -209,7 +209,7 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return `flop`, `product_ns`, and how long they would take at the GPUs' peaks (`ideal_ns`, null where one is
+    """Return `flop`, `product_ns`, and how long they would take at the GPUs' peaks (`ideal_ns`, null if one is
     not known) of products (:func:`rate_products`) by some columns.
     """
     peak = pl.col("peak_tflop_s")
@@ -294,7 +294,7 @@ def find_data_type(kernel: str) -> str | None:
 
 @cache
 def find_peak(model: str, data_type: str | None, limits: GpuLimits = UNKNOWN) -> float | None:
-    """Return the dense peak of a GPU for a data type (10^12 operations a second), None where it is not
+    """Return the dense peak of a GPU for a data type (10^12 operations a second), None if it is not
     known. Of models without an entry it is that of their multiprocessors and clock, if they have Tensor Cores.
     """
     if _PART.search(model):

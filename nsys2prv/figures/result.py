@@ -163,7 +163,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def look_at(self) -> str:
-        """Return the first moment to look at, and who; empty where there is none:
+        """Return the first moment to look at, and who, or "":
         `12.304-12.318 s, rank 3`.
         """
         parts = []
@@ -177,7 +177,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Return the first moment with some time around it, begin and end (ns); None without one."""
+        """Return the first moment with some time around it, begin and end (ns), or None."""
         for begin, end, _ in self.moments[:1]:
             around = max((end - begin) // 4, 1)
             return max(begin - around, self.within[0]), min(end + around, self.within[1])
@@ -346,7 +346,7 @@ class Context(Struct, frozen=True):
     said: set[str] = field(default_factory=set)
 
     def explain_loss(self) -> str:
-        """Name the processes with lost work, for a note; "" without any."""
+        """Name the processes with lost work, for a note, or ""."""
         self.said.add(self.options.lost_work)
         return self.options.lost_work
 
@@ -394,7 +394,7 @@ class Context(Struct, frozen=True):
 
     def find_label(self, value: int, *names: str) -> str:
         """Return the label of a value in the first of these name sets that has it (`range`: groups of
-        NVTX names); empty where none has.
+        NVTX names), or "".
         """
         for name in names:
             labels = self.labels.get(name)
@@ -584,7 +584,7 @@ def sum_known(numbers: pl.Expr) -> pl.Expr:
 
 
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
-    """Return the ratio of columns; null where there is nothing to divide by."""
+    """Return the ratio of columns; null if there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part
     whole = pl.col(whole) if isinstance(whole, str) else whole
     return pl.when(whole != 0).then(part / whole)

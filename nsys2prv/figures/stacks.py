@@ -268,7 +268,7 @@ def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndar
 
 
 def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return samples with place 0 where few are at their callers: these take their part of the time."""
+    """Return samples with place 0 if few are at their callers: these take their part of the time."""
     callers = pl.col("place") // (1 << OWNER_BITS)
     is_known = pl.len().over(callers) >= LEAST_SAMPLES
     return samples.with_columns(place=pl.when(is_known).then("place").otherwise(0))

@@ -249,7 +249,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def units(self) -> int:
-        """Number of GPUs, or of ranks where there are none, that speed-up is relative to."""
+        """Number of GPUs, or of ranks where there are none, that speedup is relative to."""
         return self.devices or self.ranks
 
     @property
@@ -279,11 +279,11 @@ class Run(Struct, kw_only=True):
 
     @property
     def lost_ns(self) -> float | None:
-        """The time that an iteration loses on its devices (ns), None where that is not known."""
+        """The time that an iteration loses on its devices (ns), or None."""
         return compute_loss(self.metrics, self.metrics["elapsed_ns"])
 
     def find_value(self, path: str) -> float | None:
-        """Return a figure, None where it is not known."""
+        """Return a figure, or None."""
         return ROW_OF[path].find_value(self.metrics)
 
     def is_labelled_by_path(self) -> bool:
@@ -346,7 +346,7 @@ class ComparedRuns(Struct):
 
     @classmethod
     def from_dict(cls: type[T], content: Mapping[str, Any], source: str = "study") -> T:
-        """Return the study written by :meth:`to_dict`. source: name for error messages. Raises Nsys2prvError
+        """Return the study written by :meth:`to_dict`. source: name for error messages. Raise Nsys2prvError
         if it is not a study.
         """
         if content.get("format") != FORMAT:
@@ -510,7 +510,7 @@ class ComparedRuns(Struct):
         return [(head, own) for head, own in named if any(one is not None for one in own[:-1])]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
-        """Return the share of a finding of the largest run in each run, None where it has none."""
+        """Return the share of a finding of the largest run in each run, or None."""
         shares = []
         for run in self.runs:
             alike = [

@@ -295,7 +295,7 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 def _pair_hosts(
     calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
-    """Return the calls that two hosts have in common; None where they cannot be told apart. here,
+    """Return the calls that two hosts have in common; None if they cannot be told apart. here,
     theirs: rows of each host, by group.
     """
     in_order = _pair_in_order(calls, here, theirs, noise)

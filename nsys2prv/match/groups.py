@@ -613,7 +613,7 @@ def find_mesh(
     begins: Sequence[int] = (),
     mesh: str = "",
 ) -> Mesh:
-    """Return the parallel groups of a job. kernels: as :func:`sum_kernels` returns them, of some time (span,
+    """Return the parallel groups of a job. kernels: from :func:`sum_kernels`, of some time (span,
     ns); ranks: of tasks that use NCCL; begins: of the iterations in it, none where unknown; mesh: names and
     sizes that are given (`tp=2,pp=4`).
     """
@@ -785,7 +785,7 @@ def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
 
 
 def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
-    """Return the parallel groups by all that a job does, None where its ranks are not known. mesh: as of
+    """Return the parallel groups by all that a job does, None if its ranks are not known. mesh: as of
     :func:`find_mesh`.
     """
 

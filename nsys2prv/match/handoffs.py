@@ -161,7 +161,7 @@ def _match_handoffs(reader: EventReader) -> pl.DataFrame:
 
 
 def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
-    """Return the calls of the system with some names: _CALLS."""
+    """Return the OS runtime calls with some names: _CALLS."""
     calls = reader.read_named_calls(OS_LAYOUTS, names)
     return calls.select(_CALLS.keys()).sort("thread", "begin", maintain_order=True)
 

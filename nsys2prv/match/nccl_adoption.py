@@ -496,7 +496,7 @@ def _list_by_kind(
 
 def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
     """Return the ordinal of each call, by the place (+ MIDDLE) of the call of `other` that ends
-    with it, counted on where nothing is missing between, else -1; None where the ends do not agree
+    with it, counted on where nothing is missing between, else -1; None if the ends do not agree
     while both have calls.
     """
     low, high = max(own.time[0], other.time[0]) - NEAR, min(own.time[-1], other.time[-1]) + NEAR
@@ -702,7 +702,7 @@ def _line_up(
     queues: Sequence[Queue], ordinals: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return begins and ends, a row for each collective of several of the queues and a column for
-    each queue, NaN where it has none.
+    each queue, or NaN.
     """
     numbers, counts = np.unique(
         np.concatenate([own[own >= 0] for own in ordinals]), return_counts=True

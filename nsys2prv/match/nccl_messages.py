@@ -282,7 +282,7 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
     """Write both kernels of each pair of messages, by bucket of their rows of the trace: times and
-    row of the kernel, the begin of the other side's, whether it sends, its bytes (ABSENT where
+    row of the kernel, the begin of the other side's, whether it sends, its bytes (ABSENT if
     unknown), how many messages the kernel has, whether it does nothing else, and whether the times
     can be compared.
     """

@@ -117,7 +117,7 @@ def number_by_order(
     calls: pl.DataFrame, error: float, own_error: float | None = None
 ) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the calls of known collectives with `ordinal`, by the order in which each member made
-    them. error, own_error: as of :func:`number_group`.
+    them. error, own_error: see :func:`number_group`.
     """
     ordinals, findings = [], []
     calls = calls.sort("noise_kind", "group", "member", "begin", maintain_order=True)
@@ -262,7 +262,7 @@ def are_even(member: CallSequence, reference: CallSequence) -> bool:
 def _pair_in_order(
     own: pl.DataFrame, other: pl.DataFrame, noise: Noise, whole: bool, error: float
 ) -> np.ndarray | None:
-    """Return the places of the partners of calls in their order, None where it is not certain: no call in
+    """Return the places of the partners of calls in their order, None if it is not certain: no call in
     which all wait for all ends before its partner has begun. Where clocks agree, the first call of who
     begins later belongs to the one that the other is in then, and with the next ones some would; else both
     must have all calls (`whole`), and any line between the clocks will do. error: of the clocks as placed, ns.
@@ -281,7 +281,7 @@ def _pair_in_order(
 def _meet(
     own: pl.DataFrame, other: pl.DataFrame, shift: int, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Return the places of partners so much further than the calls, None where some do not meet. error: of
+    """Return the places of partners so much further than the calls, None if some do not meet. error: of
     the clocks as placed, ns; inf where any line may be between them.
     """
     place = np.arange(own.height) + shift
@@ -307,7 +307,7 @@ def _meet(
 
 def _find_first(own: pl.DataFrame, other: pl.DataFrame) -> int:
     """Return the place of the call of the other that is not over when one's first call in which all wait
-    for all begins, by clocks that agree; 0 for none.
+    for all begins, by clocks that agree, or 0.
     """
     synchronizes = pl.col("role") == Role.ALL
     first = own.filter(synchronizes)["begin"].min()
@@ -319,7 +319,7 @@ def _find_first(own: pl.DataFrame, other: pl.DataFrame) -> int:
 def _pair_by_time(
     member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Return the calls that ended at one time, by clocks that agree; None where alike calls follow
+    """Return the calls that ended at one time, by clocks that agree; None if alike calls follow
     each other too closely for that.
     """
     own, other = member.ends, reference.ends

@@ -339,7 +339,7 @@ class Graph(Struct, frozen=True, dict=True):
         return np.frombuffer(chosen, np.int32)
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
-        """Return the first edge of these kinds within a unit that leads to each moment, -1 for none."""
+        """Return the first edge of these kinds within a unit that leads to each moment, or -1."""
         node, target, is_work = moments >> 1, self.target[: self.joined], moments & 1 > 0
         edge, end = (np.searchsorted(target, node, side) for side in ("left", "right"))
         edge = np.where(is_work, len(self.target) + node, edge)

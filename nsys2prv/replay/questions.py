@@ -229,7 +229,7 @@ EXAMPLES = [one for _, examples in _FORMS.values() for one in examples]
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return the numbers of a text such as `3,5-7`. Raises ValueError for others."""
+    """Return the numbers of a text such as `3,5-7`. Raise ValueError for others."""
     ends = [part.partition("-")[::2] for part in text.split(",")]
     return [one for first, last in ends for one in range(int(first), int(last or first) + 1)]
 
@@ -274,7 +274,7 @@ def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
 
 
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
-    """Return the what-if text for a cause; empty if there is none."""
+    """Return the what-if text for a cause, or ""."""
     if suspect := cause.suspect:
         if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
@@ -303,7 +303,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
 
 
 def _name_workers(processes: Sequence[int], replay: Replay, names: Names) -> str:
-    """Return the words for processes, "" where there are none: GPUs that are ranks of NCCL, or ranks, or one
+    """Return the words for processes, or "": GPUs that are ranks of NCCL, or ranks, or one
     without a GPU.
     """
     drivers = replay.job.drivers

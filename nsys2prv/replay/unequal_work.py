@@ -149,7 +149,7 @@ def _find_share_of_stage(
 
 
 def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more: float) -> Changes:
-    """Let the work of each of some columns (a mask) last longer by so much (ns) in all."""
+    """Let the work of each of some columns (a mask) last longer by so much (ns) in total."""
     table = replay.tabulate(kinds)
     changes: Changes = []
     for column in np.flatnonzero(columns).tolist():
@@ -175,7 +175,7 @@ def mask_waiting(replay: Replay) -> np.ndarray:
 
 def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
     """Return the lines of the table of kernels in which processes take longer than the others (a mask);
-    None where they do so in nearly all: then they do not have more work, but are slow.
+    None if they do so in nearly all: then they do not have more work, but are slow.
     """
     found = replay.tabulate(GPU).longer
     if processes not in found:

@@ -249,7 +249,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The median time of each process for each key (ns, NaN without any), its total time, and its number
+        """The median time of each process for each key (ns, or NaN), its total time, and its number
         of repetitions: (keys, processes).
         """
         shape = len(self.keys), self.edges.shape[1]

@@ -102,7 +102,7 @@ class FinishedJob(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> FinishedJob:
-        """Read the file that `report --json` wrote. Raises Nsys2prvError for any other file."""
+        """Read the file that `report --json` wrote. Raise Nsys2prvError for any other file."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if foreign := "traceEvents" in content and explain_foreign_file(path):
@@ -136,7 +136,7 @@ class FinishedJob(Struct, frozen=True):
         return int(self.description.get("job_ns", self.duration))
 
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
-        """Return the figures of a table, None where the job, of a file perhaps that --only wrote, has
+        """Return the figures of a table, None if the job, of a file perhaps that --only wrote, has
         none.
         """
         tables = self.results[analysis].tables if analysis in self.results else {}
@@ -164,13 +164,13 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def programs(self) -> list[str]:
-        """The programs of the ranks, without their folders; empty where they are not known."""
+        """The programs of the ranks, without their folders; empty if unknown."""
         return sorted({PurePath(one).name for one in self.description.get("programs") or ()})
 
     @property
     def clock(self) -> tuple[float, bool] | None:
         """The clock of its GPUs (Hz), and whether it was sampled while they compute, rather than the greatest that
-        they can have; None where neither is known, or GPUs differ.
+        they can have; None if neither is known, or GPUs differ.
         """
         if sampled := self.find_row("efficiencies", "instructions").get("clock_hertz"):
             return sampled, True
@@ -191,7 +191,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def lanes(self) -> pl.DataFrame:
-        """The lanes, as `time.lanes` of time_division.py has them; empty for none."""
+        """The lanes, from `time.lanes` of time_division.py; may be empty."""
         frame = self.find_frame("time", "lanes")
         return pl.DataFrame() if frame is None else frame
 

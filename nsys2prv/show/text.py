@@ -172,7 +172,7 @@ def join_units(text: str) -> str:
 
 
 def say_clock(clock: tuple[float, bool] | None) -> str:
-    """Return the clock of GPUs as text: `FinishedJob.clock`; empty where it is not known."""
+    """Return the clock of GPUs as text: `FinishedJob.clock`; empty if unknown."""
     if clock is None:
         return ""
     return f"{clock[0] / 1e6:,.0f} MHz ({'sampled' if clock[1] else 'at most'})"
@@ -367,7 +367,7 @@ def format_findings(
     """Return the lines of the findings by groups, in their order: cost and title, measurements, advice, and
     where to look. One-time costs get one line each, unless they come first. full: all findings with all
     measurements. nothing: the sentence for a job without causes. span: reference of shares. repeats: share of
-    the job in its steady state, None without one.
+    the job in its steady state, or None.
     """
     width, lines, shown, opens_trace = min(width, TEXT_WIDTH), [], 0, False
     others = [one for one in findings if not one.happens_once]
@@ -499,7 +499,7 @@ def list_efficiencies(
     result: Result,
 ) -> tuple[list[str], list[tuple[Row, Sequence[float | None]]]] | None:
     """Return the parts of the job, and the rows of the tree of efficiencies with a value for each part;
-    None where there are no efficiencies.
+    None if there are no efficiencies.
     """
     tables = [result.tables.get(name) for name in ("device", "host")]
     if not any(tables):

@@ -52,7 +52,7 @@ def describe_opening(page: Path) -> str:
 
 def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
     """Write the tutorial of a job into a folder, which is made; return its page. trace: of the job, with
-    the times of its findings. Raises Nsys2prvError where the trace cannot be read or the folder not written.
+    the times of its findings. Raise Nsys2prvError if the trace cannot be read or the folder not written.
     """
     titles = {fit.path: fit.title for fit in find_views_for_trace(trace) if not fit.lacking}
     texts = {path: text for path, text in make_views(trace).items() if path in titles}

@@ -228,7 +228,7 @@ def _move_rows(
     result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _AddedLanes | None:
     """Put a result's rows in other lanes on their new objects, and the lines that lead to them. Returns
-    None where it has no such rows. moved: rows and their lanes, in pieces.
+    None if it has no such rows. moved: rows and their lanes, in pieces.
     """
     known = {*result.runs}
     own = [run for run in moved if run in known]
@@ -382,7 +382,7 @@ def _assign_free_lanes(
     lanes: np.ndarray,
     free: int,
 ) -> int:
-    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows
+    """Fill in lanes from `free` on, on which no stretch overlaps another; return how many rows
     find none.
     """
     numbers, unit = np.unique(unit, return_inverse=True)

@@ -63,7 +63,7 @@ def write_ranges(
     block_rows: int,
     closings: np.ndarray | None = None,
 ) -> tuple[dict[str, StoredColumn], RangeIndex]:
-    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT where a field is not there or
+    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT if a field is not there or
     not known. mask: bits of the fields to keep. block_rows: rows of a block. closings: of states, where
     they are known.
     """

@@ -97,7 +97,7 @@ def find_present_fields(layout: str, field_mask: int) -> dict[str, Field]:
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
     """Return the content of a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
-    Raises KeyError for a column that is not declared.
+    Raise KeyError for a column that is not declared.
     """
     if column in COLUMNS[stream]:
         return COLUMNS[stream][column]
@@ -197,7 +197,7 @@ class SpillWriter(FrameWriter):
         self.report, self.task, self.field_masks = report, task, field_masks
 
     def append(self, shape: Shape, columns: Columns) -> Run:
-        """Store lines, samples (ABSENT where there is no number) or states, by time."""
+        """Store lines, samples (ABSENT if there is no number) or states, by time."""
         stored, values = {}, 0
         for name, column in columns.items():
             role, valid = find_role(shape.stream, shape.name, name), None
@@ -273,7 +273,7 @@ class SpillReader(Closable):
         return values, valid
 
     def read_local(self, run: Run, spans: Sequence[RowSpan] | None = None) -> dict[str, np.ndarray]:
-        """Return all columns of rows, int64, ABSENT where there is no value, as writers take them."""
+        """Return all columns of rows, int64, ABSENT if there is no value, as writers take them."""
         values, valid = self.read(run, spans)
         columns = {name: column.astype(np.int64) for name, column in values.items()}
         for name, mask in valid.items():

@@ -256,7 +256,7 @@ def _has_fractions(run: Run) -> bool:
 
 
 def _read_samples(run: Run) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
-    """Return times and numbers of samples, ABSENT where there is none."""
+    """Return times and numbers of samples, or ABSENT."""
     with SpillReader() as reader:
         columns = reader.read_local(run)
     metrics = enumerate(run.shape.metrics)

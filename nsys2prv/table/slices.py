@@ -171,7 +171,7 @@ class Slice:
         return to_begin_times(self._values[begin], self._values[end], self._clock)
 
     def make_columns(self, is_local: bool = False) -> dict[str, np.ndarray]:
-        """Return all columns in trace time, as writers take them: int64, ABSENT where there is no value.
+        """Return all columns in trace time, as writers take them: int64, ABSENT if there is no value.
         is_local: objects, domains and names as the task numbers them, else the trace's numbers.
         """
         columns = {}
@@ -187,7 +187,7 @@ class Slice:
         return columns
 
     def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
-        """Return samples: time, row, and a column for each metric, called so, null where there is no
+        """Return samples: time, row, and a column for each metric, called so, null if there is no
         number.
         """
         columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
@@ -392,7 +392,7 @@ def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowS
 def find_first_times(
     runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
 ) -> np.ndarray:
-    """Return the time of the first begin of a layout on each row of the trace; OPEN where there is
+    """Return the time of the first begin of a layout on each row of the trace; OPEN if there is
     none.
     """
     first = np.full(rows, OPEN)

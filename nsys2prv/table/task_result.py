@@ -148,7 +148,7 @@ def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Accou
 
 
 def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> list[Run]:
-    """Store samples; returns their run, if there are any with usable times."""
+    """Store samples; return their run, if there are any with usable times."""
     timed = mask_usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
@@ -169,7 +169,7 @@ def append_samples(
     object_: int,
     time: np.ndarray,
 ) -> Run:
-    """Store samples of an object, ascending by time: of each metric its numbers (int64), ABSENT where
+    """Store samples of an object, ascending by time: of each metric its numbers (int64), ABSENT if
     there is none.
     """
     columns = {"time": time, "row": np.full(len(time), object_)}

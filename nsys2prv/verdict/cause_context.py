@@ -242,7 +242,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self._name_inside(self.name_place(Kind(kind), key), edges, weights)
 
     def name_range(self, group: int) -> str:
-        """Return the label of a group of NVTX ranges; empty for none."""
+        """Return the label of a group of NVTX ranges, or ""."""
         if group >= ALIKE:
             return str(self.alike["pattern"][self.list_groups(group)[0]])
         return self.context.find_label(group, "range") if group >= 0 else ""
@@ -349,7 +349,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_innermost(
         self, layout: str, unit: int, row: np.ndarray, time: np.ndarray
     ) -> np.ndarray:
-        """Return the group of the innermost range of each row at each time; -1 for none."""
+        """Return the group of the innermost range of each row at each time, or -1."""
         if (layout, unit) not in self._ranges:
             given = self.context.reader, self.options, layout, unit
             *sides, groups = read_ordered_ranges(*given)

@@ -180,7 +180,7 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
 def _order_groups(findings: list[Finding], repeats: float | None) -> list[Finding]:
     """Return findings by groups, the most costly first in each: causes, limits, one-time costs. Unless causes
     are between ranks, much larger limits come before them, and one-time costs before both by
-    :func:`comes_first`. repeats: share of the job in the steady state, None without one.
+    :func:`comes_first`. repeats: share of the job in the steady state, or None.
     """
     groups = dict(group_findings(sorted(findings, key=lambda one: (one.group, -one.share))))
     causes, limits, once = (groups.get(one, []) for one in ("causes", "limits", "once"))

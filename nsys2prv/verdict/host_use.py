@@ -82,7 +82,7 @@ class Pauses(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """The key of ADVICE that fits; "" for none."""
+        """The key of ADVICE that fits, or ""."""
         call, share = (self.call.name, self.call.share) if self.call else ("", 0.0)
         largest = max(self.parts, key=lambda part: (self.parts[part], part))
         return choose_advice("pauses", part=largest, call=call, share=share)

@@ -58,7 +58,7 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
-    """Return the process that makes nearly all calls, copies or kernels that a cause is about; None where
+    """Return the process that makes nearly all calls, copies or kernels that a cause is about; None if
     there is no such, or where calls wait for others.
     """
     kind, key = cause.place or (None, 0)

@@ -210,7 +210,7 @@ def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.Da
 
 
 def _name_ranges(facts: CauseContext, groups: pl.Series) -> pl.Series:
-    """Return the common name of NVTX ranges without their differing numbers; "" for none."""
+    """Return the common name of NVTX ranges without their differing numbers, or ""."""
     return groups.replace_strict(
         {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
     )

@@ -137,7 +137,7 @@ def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
 
 
 def describe_failures(facts: JobFacts) -> str:
-    """Return a sentence about failed CUDA API calls that launch, copy, allocate or wait; "" without any."""
+    """Return a sentence about failed CUDA API calls that launch, copy, allocate or wait, or ""."""
     failed = facts.frames["failed"]
     if not failed.height:
         return ""
@@ -419,7 +419,7 @@ def describe_copies(copies: pl.DataFrame) -> list[Said]:
 
 
 def describe_untraced_mpi(facts: JobFacts) -> Finding | None:
-    """Return the finding that main threads are in MPI, which was not traced; None where they hardly
+    """Return the finding that main threads are in MPI, which was not traced; None if they hardly
     are.
     """
     samples = facts.frames["mpi_samples"]

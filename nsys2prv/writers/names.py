@@ -118,7 +118,7 @@ def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
 
 
 def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the texts and short forms, "" where there are none, of the names of some tasks."""
+    """Return the texts and short forms, or "", of the names of some tasks."""
     shorts = (names.get("short", [""] * len(names["text"])) for names in piece)
     columns = {"text": [names["text"] for names in piece], "short": list(shorts)}
     return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)

@@ -153,7 +153,7 @@ class RankedProcess(Struct, frozen=True):
 
     @property
     def rank_label(self) -> str:
-        """Return the rank as text, "" where there is none."""
+        """Return the rank as text, or ""."""
         if self.rank is None:
             return ""
         return f"rank {self.rank}{BY_FILE_NAME if self.is_by_name else ''}"
@@ -230,7 +230,7 @@ class ObjectModel(Struct):
         return f"ranks {list_some(list(map(str, ranks)), MOST_SHARING)}"
 
     def describe_shared_gpus(self) -> str:
-        """Return a line on GPUs that several processes use; "" where there are none."""
+        """Return a line on GPUs that several processes use, or ""."""
         shared = [
             f"{gpu} ({self._name_tasks(tasks)})"
             for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])

@@ -1,7 +1,7 @@
 """Compiled core: reads the tables of SQLite exports from their pages, fills and orders records, and
 formats lines.
 
-`core` is the extension module, None where the package was installed without a C compiler: then
+`core` is the extension module, None if the package was installed without a C compiler: then
 SQLite's driver reads, and numpy writes. Analyses and checks need it.
 """
 

@@ -206,7 +206,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def state_mask(self) -> int:
-        """Bit of the field that decides in which state a row is, 0 where none does."""
+        """Bit of the field that decides in which state a row is, 0 if none does."""
         wanted = self.state and (self.state.field or self.fields[0].name)
         return self._mask(lambda field: field.name == wanted)
 

@@ -20,7 +20,7 @@ from nsys2prv.show.finished_job import FinishedJob
 
 
 def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
-    """Return a figure of a run that is limited (:class:`Limit`), None where the run has none: ns of an iteration
+    """Return a figure of a run that is limited (:class:`Limit`), None if the run has none: ns of an iteration
     (`job`: of the job; `region`: of an execution), or an efficiency.
     """
     run = open_run(job)
@@ -86,7 +86,7 @@ def check_limits(
 
 def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float]:
     """Return the means of both sides, and the share of the first by which these may differ by chance: two standard
-    errors, by the spread of the runs of each side; 0 where each side is one run.
+    errors, by the spread of the runs of each side; 0 if each side is one run.
     """
     means = tuple(float(np.mean(side)) for side in sides)
     free = sum(len(side) - 1 for side in sides)

@@ -202,7 +202,7 @@ class _Causes(Struct, frozen=True):
 
     def find_against(self, sign: float, least: float) -> Reason | None:
         """Return the largest change in a direction: of a family, or a single one that others of its family make up
-        for; None where all are smaller than is named.
+        for; None if all are smaller than is named.
         """
         found = self.list_parts(sign, least)
         families = {one.family for one in found}

@@ -78,7 +78,7 @@ def _find_whole(job: FinishedJob, unit: str, cause: Reason | None) -> Moment:
 
 def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, int] | None:
     """Return begin and end (ns) of the longest event of a cause (kernel, call or NVTX range) within a moment, on the
-    lanes at fault where there are any; None for none.
+    lanes at fault where there are any, or None.
     """
     excerpts: Excerpts = job.excerpts
     if cause.family == "start-up":

@@ -275,7 +275,7 @@ def _classify_work(layout: str) -> pl.Expr:
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
     """Read the members of collectives, and other NCCL kernels that wait for ranks: thread, begin, end,
-    collective (from 1, MPI after NCCL; 0 for none), lateness and wait time (ns), and whether they are NCCL
+    collective (from 1, MPI after NCCL, or 0), lateness and wait time (ns), and whether they are NCCL
     (1, 0). MPI collectives include only blocking ones.
     """
     names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
@@ -328,7 +328,7 @@ def _name_communicators(job: OpenJob) -> dict[int, str]:
 
 
 def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
-    """Return the lane of each row of the trace, of a host thread the first of its task; -1 for none."""
+    """Return the lane of each row of the trace, of a host thread the first of its task, or -1."""
     rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
     first = {task: lane for (task, _), lane in reversed(lanes.items())}
     first |= {host: first.get(task, -1) for task, host in reversed(job.reader.rows.hosts.items())}

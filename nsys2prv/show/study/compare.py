@@ -215,7 +215,7 @@ def _compare_intervals(runs: Sequence[Run]) -> list[str]:
 def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
     """Yield the runs with iterations on the same number of devices: that number, the runs by their work, the least
     first, and how many times as much the last does as the first: by instructions where all have them, else by
-    useful time; 1 where that is not known, as on GPUs of several models.
+    useful time; 1 if unknown, as on GPUs of several models.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -230,7 +230,7 @@ def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
 
 
 def _find_measure(runs: Sequence[Run]) -> str:
-    """Return the figure that work of runs is measured by; "" for none."""
+    """Return the figure that work of runs is measured by, or ""."""
     if all(run.sums.get("instructions") for run in runs):
         return "instructions"
     is_one_model = len({tuple(sorted(run.gpu_models)) for run in runs}) == 1

@@ -1,4 +1,4 @@
-"""Draw a study as SVG: the whole runs with their focus, balance of ranks, speed-up, factors, regions and iterations.
+"""Draw a study as SVG: the whole runs with their focus, balance of ranks, speedup, factors, regions and iterations.
 
 Pages have the same pictures as files: pages style them by their classes, files have styles of their own.
 """
@@ -272,7 +272,7 @@ def draw_lines(plot: Plot) -> str:
 
 def _draw_balance(run: Run, title: str) -> str:
     """Return the useful share of each GPU, or rank without any, as bars, with their mean; of many the mean of
-    neighbours.
+    neighbors.
     """
     values, names = [*run.balance.values()], [*run.balance]
     size = math.ceil(len(values) / MOST_BARS)

@@ -157,7 +157,7 @@ def _find_metrics(job: FinishedJob) -> dict[str, float]:
 
 
 def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
-    """Return the phases of a run, all of it as one where these are not known."""
+    """Return the phases of a run, all of it as one if unknown."""
     phases = job.find_frame("findings", "phases")
     if phases is None or phases.is_empty():
         return [("run", 0, job.duration)]

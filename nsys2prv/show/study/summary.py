@@ -191,7 +191,7 @@ def _describe_factor(path: str, pair: Pair) -> str:
 
 
 def _change(pair: Pair, path: str) -> float:
-    """Return by how much an efficiency changes, 0 where it is not known."""
+    """Return by how much an efficiency changes, or 0."""
     first, last = (run.find_value(path) for run in pair)
     return 0.0 if first is None or last is None else last - first
 

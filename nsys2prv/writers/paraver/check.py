@@ -166,7 +166,7 @@ class Header(Struct, frozen=True):
 
     def list_task_columns(self) -> list[tuple[int, int, int]]:
         """Return the threads of each task, and the first and the last CPU of its node, from 1 (1 and
-        0 where there is no such node).
+        0 if there is no such node).
         """
         last = [0, *accumulate(self.nodes)]
         return [

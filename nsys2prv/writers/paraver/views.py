@@ -238,7 +238,7 @@ def write_view(
 ) -> Path:
     """Write one view, its windows set to a time of the trace (ns), and return its path. name: of
     the file, with or without its folder and ending. folder: where to, None for Paraver's. trace:
-    the one that it is for. Raises UsageError where there is no such view.
+    the one that it is for. Raise UsageError if there is no such view.
     """
     by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
     wanted = PurePosixPath(name).name.removesuffix(".cfg")
@@ -277,7 +277,7 @@ def _encode_type(code: int) -> str:
 
 
 def _read_workspaces(path: Path) -> list[Workspace]:
-    """Return the workspaces that a user has. Raises Nsys2prvError where they cannot be read, for
+    """Return the workspaces that a user has. Raise Nsys2prvError if they cannot be read, for
     they would be lost.
     """
     if not path.exists():
