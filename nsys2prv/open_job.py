@@ -152,9 +152,9 @@ class OpenJob(Closable):
 
     @property
     def rows(self) -> pl.DataFrame:
-        """The rows of the trace, a frame with a row for each: thread, row (name), kind (host,
-        stream, samples, helper), paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or
-        the process that has none), node, device, stream.
+        """The rows of the trace as a frame: thread, row (name), kind (host, stream, samples, helper),
+        paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or the process without one),
+        node, device, stream.
         """
         return self.reader.rows.threads.drop("task", "clocks").rename({"process": "paraver_task"})
 
@@ -283,9 +283,8 @@ class OpenJob(Closable):
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """The event kinds that the job has (names for :meth:`frame`), with the number of events
-        of their layouts.
-        """
+        """The event kinds of the job (names for :meth:`frame`), with the number of events of their
+        layouts."""
         sources: list[EventKind | Relation] = [*all_kinds(), *all_relations()]
         sums = {one.name: sum(self.layouts.get(name, 0) for name in one.layouts) for one in sources}
         return {name: count for name, count in sorted(sums.items()) if count}
@@ -337,7 +336,7 @@ class OpenJob(Closable):
     def _read_layout(
         self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
     ) -> pl.DataFrame:
-        """Return the events of a layout with these fields, where they are, and their names."""
+        """Return the events of a layout with these fields, their places and names."""
         events = self.whole_reader.read_begins(layout, tuple(fields))
         places = self.reader.rows.threads.select(PLACE).cast({pl.String: pl.Categorical})
         series = places[events["thread"].to_numpy()].get_columns()
@@ -416,7 +415,7 @@ class OpenJob(Closable):
 
     @cached_property
     def available(self) -> set[str]:
-        """Layouts that there are events of, and KERNEL_NAMES where most kernels have names."""
+        """Layouts with events, and KERNEL_NAMES if most kernels have names."""
         is_unnamed = self.labels["kernels"]["label"].is_in(self.prepared.unnamed)
         named = {KERNEL_NAMES} if 2 * is_unnamed.sum() <= len(is_unnamed) else set()
         return {*self.reader.layouts, *named}
@@ -498,10 +497,11 @@ class OpenJob(Closable):
         return tables["places"].frame if "places" in tables else pl.DataFrame()
 
     def stacks(self, rank: int | None = None, while_idle: bool = True) -> pl.DataFrame:
-        """Return the whole call stacks of host threads, folded, the longest first of each thread:
-        `rank`, `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without
-        stacks. rank: of one alone. while_idle: only the time in which the GPUs of the process are
-        idle; of processes without GPU work there is none.
+        """Return the whole call stacks of host threads, folded, the longest first for each thread: `rank`,
+        `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without stacks.
+
+        rank: a single rank. while_idle: only the time in which the GPUs of the process are idle; empty for
+        processes without GPU work.
         """
         tables = self.analyse("stacks")["stacks"].tables
         if "stacks" not in tables:

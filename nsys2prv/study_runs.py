@@ -147,7 +147,7 @@ def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
-    """Label the runs by their folders: by as many parts of their paths as it takes to distinguish them."""
+    """Label the runs by their folders: by as many parts of their paths as needed to distinguish them."""
     asked = {Path(name): label for name, label in labels.items()}
     parts = {run.name: _split_path(Path(run.name)) for run in runs}
     named = {run.name: asked.get(Path(run.name)) or run.label for run in runs}

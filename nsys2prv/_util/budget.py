@@ -164,7 +164,7 @@ class FolderBudget:
         }
 
     def take(self, what: str, count: int) -> None:
-        """Take some rows or bytes. Raise ValueError if there are not so many left."""
+        """Take some rows or bytes. Raise ValueError if too few are left."""
         self._left[what] -= count
         if self._left[what] < 0:
             raise ValueError(
@@ -190,8 +190,8 @@ def check_processes(count: int, size: int) -> None:
 
 
 def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
-    """Check how much of a compressed trace was unpacked (bytes), by the size of its file. Raises
-    Nsys2prvError.
+    """Check the unpacked size of a compressed trace (bytes) against the size of its file. Raise Nsys2prvError
+    if it is too large.
     """
     if unpacked > LEAST_TRACE + TRACE_PER_BYTE * packed:
         raise Nsys2prvError(
@@ -243,7 +243,7 @@ def _set_threads(library: str, count: int) -> None:
 
 
 def return_large_blocks() -> None:
-    """Let this process hand blocks of a MB and more back to the system as soon as they are freed."""
+    """Make this process return blocks of at least 1 MB to the system as soon as they are freed."""
     _set_malloc((_MMAP_THRESHOLD, RETURNED_BYTES), (_TRIM_THRESHOLD, RETURNED_BYTES))
 
 
@@ -255,7 +255,7 @@ def _set_malloc(*settings: tuple[int, int]) -> None:
 
 
 def return_freed_memory() -> None:
-    """Hand memory that was freed back to the system: blocks of the heap that larger ones cannot use."""
+    """Return freed memory to the system: heap blocks too small for larger allocations."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -286,8 +286,8 @@ def find_limit(name: str) -> int | None:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Exclude imports, and all else that stays as long as the process, from garbage collection, which
-    is rare from then on.
+    """Exclude imports, and everything else that lives as long as the process, from garbage collection, and
+    make it rare from now on.
     """
     collecting = gc.isenabled()
     gc.disable()

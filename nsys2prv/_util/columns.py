@@ -27,8 +27,8 @@ COUNT = pl.len().cast(pl.Int64)
 
 
 def find_bounds(values: np.ndarray) -> tuple[int, int]:
-    """Return the least and the greatest of some numbers (int64); without any the greatest and the
-    least that there are.
+    """Return the minimum and maximum of some numbers (int64); without any, the largest and the smallest
+    int64.
     """
     if not len(values):
         return OPEN, -OPEN - 1
@@ -47,14 +47,14 @@ def blank_nonpositive(column: np.ndarray) -> np.ndarray:
 
 
 def fill_with_zero(column: np.ndarray) -> np.ndarray:
-    """Return the column with 0 for NULL and negative values. Most records are written without such
-    a number where it is 0.
+    """Return the column with 0 for NULL and negative values. Records with 0 are mostly written without the
+    number.
     """
     return column if find_bounds(column)[0] >= 0 else np.maximum(column, 0)
 
 
 def fill_nulls(column: pl.Series, value: float | bytes) -> pl.Series:
-    """Return a column with a value for nulls; most have none, which is quickly told."""
+    """Replace nulls in a column by a value; most columns have none, which is quick to check."""
     return column.fill_null(value) if column.null_count() else column
 
 
@@ -146,9 +146,7 @@ def reduce_slices(
 
 
 def mask_changes(*columns: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that differ from the one before them in some column, and of the
-    first.
-    """
+    """Return a mask of the first row and of the rows that differ from their predecessor in some column."""
     changes = np.zeros(len(columns[0]), bool)
     changes[:1] = True
     for column in columns:
@@ -301,7 +299,7 @@ def measure_texts(texts: Sequence[str] | pl.Series) -> int:
 
 
 def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
-    """Return the texts, each cut to its share where together they take more than is allowed (bytes)."""
+    """Return the texts, each cut to its share if they exceed the allowed total (bytes)."""
     if measure_texts(texts) <= max(allowed, 0):
         return texts
     longest = max(LEAST_NAME, allowed // len(texts))

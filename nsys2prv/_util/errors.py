@@ -1,9 +1,9 @@
-"""Errors and signals, the two ways in which a run ends early, each with one clear line and an exit
+"""Define errors and signals, the two ways in which a run ends early, each with one clear line and an exit
 status.
 
-As long as there is nothing to tidy up a signal ends the process at once: an exception that is raised
-anywhere among imports may get lost or be printed. Later :class:`EndedBySignal` is raised. Signals
-are handled for the command alone; in other programs they stay theirs.
+While there is nothing to clean up a signal ends the process at once, because an exception raised among
+imports may get lost or be printed. Later :class:`EndedBySignal` is raised. Only the command handles signals;
+in other programs they are unchanged.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _written: list[str] = []
 
 
 def note_written(*paths: object) -> None:
-    """Note that these files are in place: who ends the run from now on is told so."""
+    """Note that these files are in place, so that the message of an interrupted run names them."""
     _written.extend(map(str, paths))
 
 
@@ -100,7 +100,7 @@ class EndedBySignal(BaseException):
 
 
 def end_on_signal() -> None:
-    """Let signals end the process at once with one line, from now on: there is nothing to tidy up."""
+    """Make signals end the process at once with one line, from now on: there is nothing to clean up."""
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
         number
@@ -158,7 +158,7 @@ def _raise(number: int, _: object) -> None:
 
 
 def _raise_unraisable_later(lost: UnraisableHookArgs) -> None:
-    """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
+    """Raise the exception again later if it occurred in a destructor, where exceptions are ignored."""
     global _lost, _in_hook
     ending = lost.exc_value
     if not isinstance(ending, EndedBySignal):

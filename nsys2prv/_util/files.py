@@ -90,7 +90,7 @@ def name_beside(trace: Path, ending: str) -> Path:
 
 
 def describe_missing_file(path: Path) -> str:
-    """Return the message for a file that is not there, with a name like it that is, if any."""
+    """Return the message for a missing file, with the nearest existing name, if any."""
     missing = next(
         (part for part in (path, *path.parents) if part.parent.is_dir() and not part.exists()), path
     )
@@ -129,8 +129,8 @@ def make_temporary_name() -> str:
 
 @contextmanager
 def make_temporary_folder(parent: Path) -> Iterator[Path]:
-    """Create a folder in `parent` that is always removed in the end; remove leftovers of dead runs.
-    Raise OSError if none can be made.
+    """Create a folder in `parent` that is always removed at the end; remove leftovers of dead runs. Raise
+    OSError if it cannot be created.
     """
     remove_leftovers(parent)
     folder = parent / make_temporary_name()
@@ -175,8 +175,8 @@ def _place(staging: Path, finals: Sequence[Path]) -> list[Path]:
 
 
 def _undo_placing(staging: Path, finals: Mapping[Path, bool], is_whole: bool = False) -> None:
-    """Restore the replaced files; no new file stays then. Where all new ones are in place they stay,
-    unless they are part of a whole that failed. finals: whether there is a new one.
+    """Restore the replaced files and remove the new ones. If all new ones are in place they are kept, unless
+    they are part of a larger set that failed. finals: whether each has a new file.
     """
     if not (is_whole or (staging / next(iter(finals)).name).exists()):
         return
@@ -269,7 +269,7 @@ def write_complete_files(texts: Mapping[Path, str]) -> None:
 
 
 def _list_missing(folder: Path) -> list[Path]:
-    """Return the folders that are to be made for this one to be there, the outermost first."""
+    """Return the missing folders on the path to this one, the outermost first."""
     return [one for one in (*reversed(folder.parents), folder) if not one.exists()]
 
 
@@ -313,7 +313,7 @@ def _is_dead(folder: Path) -> bool:
 
 
 def _try_lock(file: BinaryIO) -> bool | None:
-    """Lock a file; False where another process has it, None if there are no locks."""
+    """Lock a file; return False if another process has locked it, None if locks are not supported."""
     if fcntl is None:
         return None
     try:

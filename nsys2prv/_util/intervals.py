@@ -150,7 +150,7 @@ def _list_sides(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
 
 
 def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]:
-    """Yield the part of each set that is in none before it."""
+    """Yield the part of each set that is in no earlier set."""
     taken = EMPTY
     for name, spans in sets:
         yield name, spans - taken
@@ -242,7 +242,7 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
 
 
 class Outermost(Struct, frozen=True):
-    """Ranges of threads that do not overlap, by thread and begin, which is the order of their ends, too."""
+    """Ranges of threads that do not overlap, by thread and begin, and so also by end."""
 
     #: Row of the trace, begin and end (ns).
     thread: np.ndarray
@@ -250,7 +250,7 @@ class Outermost(Struct, frozen=True):
     end: np.ndarray
 
     def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the range that each thread is inside of at a time, else the next one, or -1."""
+        """Return the range around each thread's time, otherwise the next one, or -1."""
         return self._search(self.end, thread, time, "right")
 
     def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
@@ -346,12 +346,10 @@ def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.Da
 
 
 def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
-    """Return figures of spilled groups brought together by some of their columns, greatest time
-    first.
+    """Return figures of spilled groups merged by some of their columns, greatest time first.
 
-    count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one
-    execution), and with `modes` two_modes, low_ns and high_ns (means of the two), high_share
-    (executions in the higher).
+    count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one execution), and
+    with `modes` two_modes, low_ns and high_ns (means of the two), high_share (executions in the higher).
     """
     durations, frames = pl.col("durations").list, []
     for gathered in _gather_durations(groups, by):
@@ -387,9 +385,8 @@ def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
 
 
 def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Yield some groups at a time, each with the durations that all units have of it (`durations`, a list
-    of int64 ns).
-    """
+    """Yield some groups at a time, each with its durations from all units (`durations`, a list of int64
+    ns)."""
     files = {
         name: np.memmap(name, "<i8", "r")
         for name in groups["file"].unique()

@@ -26,9 +26,8 @@ NO_BITS = -1
 
 
 class Packed(Struct, frozen=True):
-    """A structure without tuples that is pickled with its arrays as bytes, which take a fraction of the time
-    that arrays take.
-    """
+    """A structure without tuples that is pickled with its arrays as bytes, several times as fast as
+    arrays."""
 
     def __reduce__(self) -> tuple:
         return _unpack, (type(self), *map(_pack, astuple(self)))
@@ -75,7 +74,7 @@ class StoredColumn(Struct, frozen=True, array_like=True):
 def write_column(
     file: BinaryIO, values: np.ndarray, valid: np.ndarray | None = None
 ) -> StoredColumn:
-    """Append a column to a file. valid: mask of the rows that have a value, None for all."""
+    """Append a column to a file. valid: mask of the rows with a value, None for all."""
     place = file.tell()
     file.write(memoryview(values).cast("B"))
     if valid is None:

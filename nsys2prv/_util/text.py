@@ -1,6 +1,6 @@
-"""Read and write sizes, counts and durations as people do; sort names naturally; make text safe for
-terminals, lay out lines and tables for them, where nothing is left out for their width (in a pipe
-lines are as long as they are); and show progress on standard error.
+"""Read and write sizes, counts and durations in human-readable form; sort names naturally; make text safe for
+terminals; lay out lines and tables for their width without losing anything (lines are not wrapped in a pipe);
+and show progress on standard error.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def capitalize(text: str) -> str:
 
 
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
+    """List the first names and the number of further ones."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
@@ -73,7 +73,8 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
 def list_differing(
     described: Iterable[tuple[str, str]], form: str = "{who}: {what}", between: str = "; "
 ) -> str:
-    """Return the differences of named things, `4 GPUs: A100; 8 GPUs: H100`; empty where they do not. form: of each."""
+    """Return the differences of named things, `4 GPUs: A100; 8 GPUs: H100`; "" if they are equal. form:
+    formats each."""
     found: dict[str, list[str]] = {}
     for name, what in described:
         found.setdefault(what, []).append(name)
@@ -124,7 +125,7 @@ def choose_decimals(length: int) -> int:
 
 
 def format_span(begin: int, end: int) -> str:
-    """Return a span of time in seconds, with digits that tell its ends apart. begin, end: ns."""
+    """Format a span of time in seconds, with enough digits to distinguish its ends. begin, end: ns."""
     digits = choose_decimals(end - begin)
     return f"{begin / 1e9:.{digits}f}-{end / 1e9:.{digits}f} s"
 
@@ -265,7 +266,7 @@ def _tell_apart(columns: Sequence[Column]) -> bool:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a text of at most this width, without its middle where it is longer."""
+    """Shorten a text to at most this width by leaving out its middle."""
     if len(text) <= width:
         return text
     tail = width // 3
@@ -349,8 +350,8 @@ def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Col
 
 
 class Progress:
-    """One bar for all phases of a command, where people watch: on terminals and in notebooks.
-    Other phases have a bar of their own, if none is shown.
+    """One bar for all phases of a command on terminals and in notebooks. Other phases have a bar of their
+    own, if none is shown.
     """
 
     def __init__(self, quiet: bool, phases: Iterable[str] = ()) -> None:
@@ -360,7 +361,7 @@ class Progress:
 
     @contextmanager
     def show_phase(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yield a function to be called with the number of further pieces done, of the `total` of a phase."""
+        """Yield a function that adds the number of newly finished pieces to the `total` of a phase."""
         if self._off or (self._bar is not None and name not in self._ahead):
             yield lambda _: None
             return

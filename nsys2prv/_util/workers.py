@@ -292,7 +292,7 @@ def _list_processes(executor: Executor) -> list[BaseProcess]:
 
 
 def _kill_processes(executor: Executor) -> None:
-    """Kill worker processes at once, and wait until they have ended."""
+    """Kill worker processes at once, and wait for their end."""
     for process in _list_processes(executor):
         process.kill()
     executor.shutdown(cancel_futures=True)
@@ -362,9 +362,8 @@ def _delay_interruptions() -> Iterator[None]:
 
 @contextmanager
 def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
-    """Return the other ranks of an MPI job, such as ``srun -n 64 nsys2prv --engine mpi ...``, or
-    this one where there is no other: rank 0 leads. On the others it raises SystemExit once rank 0
-    is done.
+    """Return the other ranks of an MPI job, such as ``srun -n 64 nsys2prv --engine mpi ...``, or this one if
+    it is alone; rank 0 leads. On the other ranks, raise SystemExit when rank 0 is done.
     """
     from mpi4py import MPI
     from mpi4py.futures import MPICommExecutor

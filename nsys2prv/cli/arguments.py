@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the short help where there is one, else the list of all options."""
+        """Print the short help if there is one, otherwise the list of all options."""
         text = self.overview or self.format_help()
         print("\n".join(fold_lines(text.rstrip().splitlines(), find_width())), file=file)
 
@@ -156,8 +156,8 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def check_options(self, arguments: Sequence[str]) -> None:
-        """Raise UsageError for a long option that the command does not have, or an option with an
-        empty value, before anything else is found wrong.
+        """Raise UsageError for an unknown long option, or an option with an empty value, before any other
+        error.
         """
         before = ""
         for argument in arguments:
@@ -309,7 +309,7 @@ VALUES: dict[str, Callable[[str], Any]] = {
 
 
 def _parse_value(option: str, value: str, text: str) -> Any:
-    """Return the value of an option that is written as `value`, of its text. Raise UsageError."""
+    """Parse the text of an option with this kind of `value`. Raise UsageError."""
     try:
         return VALUES[value](text)
     except ValueError:
@@ -423,7 +423,7 @@ def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
 
 
 def suggest_command(word: str, commands: Collection[str], before: str = "nsys2prv") -> str:
-    """Return the command that a misspelt word probably means, "" if none is similar."""
+    """Return the command most similar to a misspelled word, or ""."""
     if near := get_close_matches(word.lower(), commands, 1):
         return f"did you mean `{before} {near[0]}`?"
     return f"write `{WORDS[word]}`" if word in WORDS else ""
@@ -449,9 +449,7 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
-    """Raise UsageError for arguments in the place of reports that are something else: commands,
-    event kinds, or traces. kinds: the values of -t.
-    """
+    """Raise UsageError for commands, event kinds, or traces given as reports. kinds: the values of -t."""
     reports, output = paths[:-1], paths[-1]
     for word in reports:
         if word in commands and not Path(word).exists():
@@ -478,9 +476,7 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
 
 
 def check_output(output: str) -> None:
-    """Raise UsageError where the trace to write is a folder, or has the ending of another sort of
-    file.
-    """
+    """Raise UsageError if the trace to write is a folder, or has the ending of another sort of file."""
     path = Path(output)
     if os.sep == "/" and PureWindowsPath(output).drive and "\\" in output:
         refuse("windows_path", path=output)
@@ -492,7 +488,7 @@ def check_output(output: str) -> None:
 
 
 def check_folder_of_views(folder: Path) -> None:
-    """Raise UsageError where the folder for views is a file, or the name of a view."""
+    """Raise UsageError if the folder for views is a file, or the name of a view."""
     if is_trace_name(str(folder)):
         refuse("trace_for_folder", path=folder)
     if folder.is_file() or (folder.suffix[1:].isalpha() and not folder.exists()):
@@ -507,9 +503,7 @@ def check_folder_of_views(folder: Path) -> None:
 
 
 def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
-    """Raise UsageError where a report, a folder or another file of a trace is given to a command
-    that takes traces.
-    """
+    """Raise UsageError for a report, a folder or another file of a trace given to a command for traces."""
     for path in paths:
         if has_report_name(Path(path)):
             refuse("report_for_trace", path=path, command=command)
@@ -525,7 +519,7 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
 
 
 def refuse_traces(command: str, paths: Sequence[str]) -> None:
-    """Raise UsageError where a trace is given to a command that takes the reports it was made of."""
+    """Raise UsageError for a trace given to a command for reports."""
     for path in paths:
         if is_trace_name(path):
             reports = _read_report_names(Path(path))

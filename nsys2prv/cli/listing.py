@@ -1,7 +1,7 @@
-"""Describe reports for ``--list``: one table of their contents, with marks where they differ, and
-the tables that are not translated, with reasons.
+"""Describe reports for ``--list``: one table of their contents, with marks at differences, and the tables
+that are not translated, with reasons.
 
-In: paths of reports. Out: text and warnings.
+Input: paths of reports. Output: text and warnings.
 """
 
 from __future__ import annotations
@@ -182,9 +182,7 @@ def _differ(rows: Sequence[int]) -> bool:
 
 
 def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
-    """Return the number of rows in each report; marked where some have none or far fewer than
-    others.
-    """
+    """Format the number of rows in each report; marked if some have none or far fewer than others."""
     least, most = min(rows), max(rows)
     if least == most:
         return f"{most:,}"
@@ -232,9 +230,7 @@ def _format_begin(info: ReportInfo) -> str:
 
 
 def _count_processes(info: ReportInfo) -> str:
-    """Return the profiled processes of a report; all that it names where it does not say which
-    were.
-    """
+    """Return the profiled processes of a report, or all processes in it if the profiled ones are unknown."""
     own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
     named = [
         f"{name or 'process'} {pid_of(pid)}"

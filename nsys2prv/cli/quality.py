@@ -93,8 +93,6 @@ def _make_command(tables: Collection[str], wanted: Iterable[str], program: Seque
 
 
 def _read_program(first: ReportInfo) -> list[str]:
-    """Return the program that the first report says was started, and its arguments; [] where it says
-    nothing.
-    """
+    """Return the program started by the first report, and its arguments; [] if not recorded."""
     with open_database(first.path) as database:
         return read_program(database)

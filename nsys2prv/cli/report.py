@@ -114,7 +114,8 @@ def _parse_moment(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _choose_tutorial(options: argparse.Namespace) -> Path:
-    """Return the folder of the tutorial: as given, or of the first report's name where Paraver looks."""
+    """Return the folder of the tutorial: the given one, or one named after the first report in Paraver's
+    folder."""
     from nsys2prv.show.tutorial import find_tutorials_folder
 
     if isinstance(options.paraver_tutorial, Path):
@@ -433,7 +434,7 @@ def run_study(options: argparse.Namespace) -> Answer:
 
 
 def _check_runs(options: argparse.Namespace) -> None:
-    """Raise UsageError where runs or folders to write cannot be used as given."""
+    """Raise UsageError for unusable runs or output folders."""
     paths = [Path(run) for run in options.runs]
     if options.whole and options.iterations:
         refuse("whole_and_iterations")

@@ -65,8 +65,8 @@ class Role(IntEnum):
 
 
 class Noise(Struct, frozen=True):
-    """Model of how simultaneous the ends of one collective are, in ns; fixed, so that more
-    observations never widen a bound.
+    """Model of the simultaneity of a collective's ends, in ns; fixed, so that more observations never widen a
+    bound.
     """
 
     #: Standard deviation of one host's end.
@@ -162,8 +162,8 @@ def find_median(values: np.ndarray) -> float:
 
 
 def estimate_spread(values: np.ndarray) -> float:
-    """Return standard deviation of the values about their median, judged by the median absolute
-    deviation; inf of none.
+    """Estimate the standard deviation of the values about their median from the median absolute deviation;
+    inf without values.
     """
     if not len(values):
         return float("inf")
@@ -205,7 +205,7 @@ def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def take_median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the median along the axis without NaNs; NaN if there are only NaNs."""
+    """Return the median along the axis, ignoring NaNs; NaN if there are only NaNs."""
     ordered = np.sort(values, axis=axis)
     count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
     last = values.shape[axis] - 1

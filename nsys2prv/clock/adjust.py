@@ -199,7 +199,7 @@ class _Network:
         return result
 
     def _find_shifts(self, moved: Corrections) -> np.ndarray:
-        """Return by how much each host is moved in the middle of its times, ns."""
+        """Return the shift of each host in the middle of its times, ns."""
         low, high = np.nan_to_num(self.orders.find_spans(moved), posinf=0.0, neginf=0.0)
         return np.abs(moved.offset + moved.drift * (low + high) / 2)
 

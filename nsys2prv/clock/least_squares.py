@@ -437,7 +437,7 @@ class _Fit(Struct):
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Return median of the ends seen of each collective, 0 of none."""
+    """Return the median end of each collective, or 0."""
     return np.nan_to_num(take_median(np.where(seen, ends, np.nan), 1))
 
 

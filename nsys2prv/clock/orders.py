@@ -81,7 +81,7 @@ class Precedences(Table, frozen=True):
 
 
 def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last time of each host, of pairs of hosts and times."""
+    """Return the first and the last time of each host, from pairs of hosts and times."""
     first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)
     for host, time in times:
         np.minimum.at(first, host, time)
@@ -192,11 +192,8 @@ def move_jointly(
     slack: np.ndarray,
     fixed: np.ndarray,
 ) -> tuple[Corrections, np.ndarray, float]:
-    """Return corrections that respect the precedences, a mask of precedences given up, and the
-    largest violation of the others (ns).
-
-    slack: by how much each may be violated (ns). fixed: mask of the hosts that
-    are not moved.
+    """Return corrections that respect the precedences, a mask of precedences given up, and the largest
+    violation of the others (ns). slack: allowed violation of each (ns). fixed: mask of fixed hosts.
     """
     hosts = len(corrections.offset)
     orders = replace(orders, end=orders.end + slack)
@@ -222,10 +219,8 @@ def move_jointly(
 def _minimize(
     corrections: Corrections, orders: Precedences, springs: Springs, fixed: np.ndarray
 ) -> Corrections:
-    """Return the corrections that violate the precedences by the least sum.
-
-    Unknown are, for each host, the correction added in the middle of its times, and by how much it
-    grows until the end of the longest span.
+    """Return the corrections with the least sum of violations. The unknowns of each host are the correction
+    added in the middle of its times, and its growth until the end of the longest span.
     """
     begin, end = orders.correct(corrections)
     if not len(begin):
@@ -507,8 +502,8 @@ def _is_narrowed(known: np.ndarray, found: np.ndarray) -> bool:
 
 
 def _add_regions(one: np.ndarray, other: np.ndarray, within: np.ndarray | None) -> np.ndarray:
-    """Return the part of `within` that a sum of a point of each region reaches; nothing is cut off
-    where rounding makes that empty.
+    """Return the part of `within` reachable by a sum of points of the regions; all of it if rounding makes
+    that empty.
     """
     normals = np.concatenate([_find_normals(one), _find_normals(other)])
     limits = (one @ normals.T).max(axis=0) + (other @ normals.T).max(axis=0)
@@ -529,8 +524,8 @@ def _find_normals(corners: np.ndarray) -> np.ndarray:
 
 def find_centre(corners: np.ndarray, length: float, slope: float = 0.0) -> np.ndarray:
     """Return the likeliest line of a region (value at begin, value at end): the mean slope by the
-    distribution of drifts of clocks, in the middle of the lines of that slope. slope: of a line to
-    which this one is added.
+    distribution of clock drifts, in the middle of the lines with that slope. slope: of the line to which this
+    one is added.
     """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)

@@ -262,9 +262,9 @@ class Evidence(Struct, frozen=True):
         return verdict
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
-        """Return the evidence without calls that contradict the corrected clocks by more than
-        `limit` (ns, by host), as they do not belong together, and how many they are. If they are
-        more than a few, the clocks are as likely wrong, and all stay.
+        """Drop calls that contradict the corrected clocks by more than `limit` (ns, by host), because they do
+        not belong together, and return their number. If there are many, the clocks are as likely wrong, and
+        all are kept.
         """
         hosts, messages = self.collectives, self.messages
         late, received = self._find_violations(corrections)
@@ -276,9 +276,7 @@ class Evidence(Struct, frozen=True):
         return Evidence(hosts.filter(~pl.col("collective").is_in(wrong)), messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
-        """Return the evidence within the components that the hosts belong to: a collective across
-        several is divided into a share for each.
-        """
+        """Divide collectives that span several components of hosts into one for each component."""
         hosts, messages = self.collectives, self.messages
         number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
         together = part[messages.before] == part[messages.after]

@@ -85,7 +85,7 @@ class Pseudonyms:
                 self._of.setdefault(text, make_pseudonym(kind, text))
 
     def find(self, text: str) -> str:
-        """Return the pseudonym of a name, or the name itself where everybody has it."""
+        """Return the pseudonym of a name, or the name itself if it is common knowledge."""
         return self._of.get(text, text)
 
     def hide(self, text: str) -> str:
@@ -187,7 +187,7 @@ def hide_message(text: str) -> str:
 
 
 def hide_domain(name: str) -> str:
-    """Return the pseudonym of an NVTX domain that is no well-known library's."""
+    """Return the pseudonym of an NVTX domain, unless it belongs to a well-known library."""
     return name if not name or _PUBLIC["domains"].match(name) else make_pseudonym("domain", name)
 
 

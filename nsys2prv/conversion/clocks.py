@@ -55,10 +55,8 @@ SHORTEST_IN_MS = 10_000_000
 
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
-    """Return the index of each report's clock, and the names of the clocks: their hosts, or the
-    reports themselves where no clock places them.
-
-    Hosts of the same name are numbered, in the order of the ranks.
+    """Return the index of each report's clock, and the names of the clocks: their hosts, or the reports
+    themselves if no clock places them. Hosts of the same name are numbered, in the order of the ranks.
     """
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()

@@ -136,7 +136,7 @@ def _open_and_read(
     progress: Progress,
     found: Collection[Path],
 ) -> Read:
-    """Open and read the reports, without unreadable ones where the plan says to keep going."""
+    """Open and read the reports, without unreadable ones if the plan allows it."""
     unread: list[str] = []
     while True:
         part = folder / f"reports-{len(unread)}"
@@ -155,8 +155,8 @@ def _open_and_read(
 
 
 def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path]) -> list[Path]:
-    """Return the files that a conversion writes or removes, the trace first. Raise Nsys2prvError
-    where they cannot be written, or are read.
+    """Return the files that a conversion writes or removes, the trace first. Raise Nsys2prvError if they
+    cannot be written, or are inputs.
     """
     path = Path(output)
     if not str(output):
@@ -251,10 +251,8 @@ def open_reports(
 def inspect_reports(
     paths: Sequence[Path], folder: Path, keep_going: bool, pool: Pool
 ) -> Iterator[ReportInfo | Nsys2prvError]:
-    """Yield the metadata of the reports, in their order, or the error of one that cannot be read.
-
-    folder: where .nsys-rep files are exported to, by this process. keep_going: go on after one that
-    cannot be exported.
+    """Yield the metadata of the reports, in their order, or the error of an unreadable one. folder: for
+    exports of .nsys-rep files, made by this process. keep_going: continue after a failed export.
     """
     exports = _prepare_exports(paths, folder, keep_going)
     return pool.run_in_order(
@@ -263,7 +261,7 @@ def inspect_reports(
 
 
 def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
-    """Return the metadata of a report, or the error where it cannot be read."""
+    """Return the metadata of a report, or the error of an unreadable one."""
     if isinstance(export, Nsys2prvError):
         return export
     try:

@@ -81,9 +81,7 @@ class CutPart(Struct):
 
 
 class _Samples(Struct):
-    """Samples of one run in the window: times, and of each metric its numbers, ABSENT if there is
-    none.
-    """
+    """Samples of one run in the window: times, and the numbers of each metric, or ABSENT."""
 
     run: Run
     time: np.ndarray
@@ -163,8 +161,8 @@ class _Cutter:
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _cut_ranges(self, run: Run) -> None:
-        """Cut ranges to the window. They keep ends behind it: clipped ones would all have the same end,
-        and the writer puts outer ranges first by their ends.
+        """Cut ranges to the window. Ends after the window are kept: otherwise all clipped ranges would have
+        the same end, by which the writer puts outer ranges first.
         """
         first = self.window.first
         ranges = self._read(run)
@@ -233,8 +231,8 @@ class _Cutter:
             self.result.runs.append(self.writer.append(run.shape, columns))
 
     def _note_work_beyond(self, lines: Slice, ends: np.ndarray) -> None:
-        """Note the work that was launched before the cut and runs in it, and the work that is launched
-        in it and begins behind it. ends: which lines have their ends in the window.
+        """Note work that was launched before the cut and runs in it, and work that is launched in it and
+        begins after it. ends: lines with their ends in the window.
         """
         window, send = self.window, lines.times
         until = np.minimum(lines.column("until"), self.ids.duration)

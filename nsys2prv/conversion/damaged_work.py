@@ -120,8 +120,8 @@ def search_streams(task: SearchTask) -> list[DamagedWork]:
 
 
 def _number_launches(rows: pl.DataFrame) -> np.ndarray:
-    """Return a number for the call that launched each operation: another for each where it is not
-    known, but of graphs' nodes.
+    """Number the launching call of each operation; operations with unknown calls get a number each, except
+    graph nodes.
     """
     unknown = (rows["correlationId"] == NULL) & (rows["graphNodeId"] == NULL)
     apart = np.where(unknown.to_numpy(), np.arange(rows.height), -1)

@@ -102,7 +102,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
         return self.pool.run_in_order(function, tasks)
 
     def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
-        """Do the same, where tasks are short. rows: of all."""
+        """Run short tasks on the workers in the same way. rows: total number."""
         most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
         together = self.pool.limit_together(len(tasks), most)
         return self.pool.run_in_order(function, tasks, together)

@@ -1,7 +1,7 @@
-"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path and waiting in
-MPI as records.
+"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path and waits in MPI as
+records.
 
-In: a job. Out: a reader of its events by device group, with its rows and GPUs.
+Input: a job. Output: a reader of its events by device group, with its rows and GPUs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ _OF_RANKS = ("communicator", "ranks", "rank")
 
 
 def make_event_reader(job: Job, whole: bool = False) -> EventReader:
-    """Return the reader of a prepared job, without damaged work. whole: with it, as the trace has it."""
+    """Return the reader of a prepared job, without damaged work. whole: with damaged work, as in the
+    trace."""
     rows, ids = _split_by_gpu(job, make_row_table(job)), job.ids
     damaged = NO_DAMAGE
     if job.damaged and not whole:
@@ -110,8 +111,8 @@ def _read_whole_ranges(job: Job, rows: RowTable) -> EventReader:
 
 
 def _find_main_rows(job: Job) -> np.ndarray:
-    """Return for each row of the trace the one that its work is on without damaged work: of streams with
-    such, nothing else overlaps.
+    """Return for each row of the trace the row of its work without damaged work: on streams with damaged
+    work, nothing else overlaps.
     """
     main, streams = (
         np.arange(job.model.tree.threads),
@@ -435,7 +436,7 @@ def find_asked_for(job: Job, names: Collection[str]) -> Found:
 
 
 def _find_critical_path(job: Job, reader: EventReader, found: Found) -> list[Rows]:
-    """Return the critical path of a job. found: gets a warning where it cannot be found."""
+    """Return the critical path of a job. found: gets a warning if it cannot be found."""
     if core is None:
         found.warnings.append(f"the critical path {NEEDS_CORE}")
         return []
@@ -495,8 +496,8 @@ def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[R
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:
-    """Return the causes of pieces, with CUDA graphs told from kernels, and their kernel classes
-    (ABSENT for other work).
+    """Return the causes of pieces, distinguishing CUDA graphs from kernels, and their kernel classes (ABSENT
+    for other work).
     """
     on_path = pl.DataFrame({"thread": pieces.row, "end": pieces.end})
     on_path = on_path.with_row_index("piece").filter(

@@ -146,7 +146,7 @@ def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
 
 
 def _parse_region(text: str) -> Region | None:
-    """Return the ranges that are meant; None for an empty text. Raise UsageError."""
+    """Return the selected ranges, or None for an empty text. Raise UsageError."""
     if not text:
         return None
     match = _ITERATIONS.fullmatch(text)
@@ -247,9 +247,7 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
 
 
 def find_layouts(name: str) -> list[str]:
-    """Return the layouts of the event kinds, and of the relations, that a name selects; none
-    for an unknown name.
-    """
+    """Return the layouts of the event kinds and relations with a name; none for an unknown name."""
     meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
     meant += [relation for relation in all_relations() if name in (relation.name, "all")]
     return list(dict.fromkeys(layout for source in meant for layout in source.layouts))

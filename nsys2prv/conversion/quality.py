@@ -87,8 +87,8 @@ class QualityNote(Struct, frozen=True):
 def assess_quality(
     job: Job, ends: Sequence[str] = (), mpi_ends: Sequence[str] = ()
 ) -> list[QualityNote]:
-    """Return notes on missing data in the reports of a job, causes before their consequences. ends,
-    mpi_ends: how far CUDA calls and of MPI are recorded, where that is not to the end.
+    """Return notes on missing data in the reports of a job, causes before their consequences. ends, mpi_ends:
+    ends of CUDA and MPI recording before the end of the capture.
     """
     helping = _find_reports_without_ranks(job)
     infos = [info for report, info in enumerate(job.infos) if report not in helping]
@@ -301,7 +301,7 @@ def _note_missing_payloads(job: Job) -> list[QualityNote]:
 
 
 def _note_stacks_without_names(job: Job) -> list[QualityNote]:
-    """Return a note where no function of the program has a name in call stacks."""
+    """Return a note if no function of the program has a name in call stacks."""
     callers = job.values["caller"].labels["label"].to_list()
     plain = job.plain_labels.get("caller", job.values["caller"].labels)["label"]
     return _note("stacks_without_names", callers if plain.is_in(job.unnamed).all() else [])

@@ -292,7 +292,7 @@ def _read_piece(
     writer: SpillWriter,
     result: TaskResult,
 ) -> None:
-    """Let the kinds, all of one table, have their rows of a piece of it."""
+    """Give the kinds of one table their rows of a piece of it."""
     shared = _read_once(extraction, kinds, piece)
     if extraction.stores and task.counting.get(piece.table) in [kind.name for kind in kinds]:
         result.tables[piece.table] += (
@@ -322,8 +322,8 @@ def _read_piece(
 
 
 def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -> Shared | None:
-    """Return a part of a table for several kinds, their conditions in this order; None if each
-    has to read it.
+    """Read a part of a table once for several kinds, with their conditions in this order; None if each has to
+    read it.
     """
     if len(kinds) < 2:
         return None
@@ -385,8 +385,8 @@ def plan_tasks(
 
 
 def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
-    """Group kinds that read the same table, if all its readers are selected: of the rows that fewer
-    kinds read together, most might be of none. Kinds and groups are in the order given.
+    """Group kinds that read the same table, if all its readers are selected; otherwise most rows might belong
+    to none of them. Kinds and groups keep the given order.
     """
     readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():

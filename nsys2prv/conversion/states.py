@@ -236,7 +236,7 @@ def _read_ranges(task: StateTask, ranges: RangeSlice, threads: np.ndarray) -> Ra
 
 
 def _find_states(value_states: ValueStates, ranges: RangeSlice) -> np.ndarray:
-    """Return the state that each range implies, NOTHING where it implies none."""
+    """Return the state implied by each range, or NOTHING."""
     layout = ranges.layout
     default = _find_default(layout)
     if layout.name not in value_states:

@@ -269,8 +269,8 @@ class Summary(Struct, dict=True):
         return [note.text for note in self.noted]
 
     def text(self, verbose: bool = False) -> str:
-        """Return the closing summary as text. verbose: with all events by kind, every note and
-        where the reports were placed.
+        """Return the closing summary as text. verbose: with all events by kind, every note and the placement
+        of reports.
         """
         parts = [
             f"  {'' if number else label:{LABEL_WIDTH}}{line}"

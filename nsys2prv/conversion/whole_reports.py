@@ -212,8 +212,8 @@ def find_span(task: WholeTask, database: Database) -> Span | None:
 
 
 def _find_bounds(database: Database, piece: Part, info: ReportInfo) -> Span | None:
-    """Return the bounds of the times of the events in a piece of a table; None if it can have none,
-    UNKNOWN in a table without times.
+    """Return the bounds of the times of the events in a piece of a table; None if it can have none, UNKNOWN
+    for a table without times.
     """
     columns = database.tables[piece.table].columns
     begin = next((name for name in TIMES if name in columns), None)
@@ -240,8 +240,8 @@ def _read_span(task: WholeTask, database: Database, kind: EventKind, piece: Part
 
 
 def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
-    """Return the first and the last time (ns) of rows or samples as they would be stored; None if
-    none would. open_ended: a row without an end lasts to the end of the trace.
+    """Return the first and the last time (ns) of rows or samples as they would be stored, or None.
+    open_ended: a row without an end lasts to the end of the trace.
     """
     if isinstance(rows, Counters):
         time = rows.time[mask_usable(rows.time) & (rows.values != ABSENT).any(axis=1)]

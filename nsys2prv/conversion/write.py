@@ -128,7 +128,7 @@ def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writ
 
 
 def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """Return the paths of the trace, of its format's files, of the clocks and of the metadata."""
+    """Return the paths of the trace, of its format's files, of the clock file and of the metadata."""
     writer, trace = choose_writer(output, compress)
     endings = (*writer.beside, ".clock.yaml", ENDING)
     return trace, *(name_beside(trace, ending) for ending in endings)
@@ -237,7 +237,7 @@ def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, 
 
 
 def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
-    """Return the bytes to write, compressed if wanted."""
+    """Return the bytes to write, compressed on request."""
     views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     if not compress:
         return views
@@ -407,7 +407,7 @@ def _describe_reasons(summary: Summary) -> dict[str, str]:
 
 
 def _describe_notes(job: Job, lines: Sequence[str]) -> list[str]:
-    """Return the lines, without the folders of reports where paths are not wanted."""
+    """Return the lines, without the folders of reports if paths are not wanted."""
     notes = list(map(str, lines))
     if job.plan.options.without_paths:
         folders = {f"{info.given.parent}/" for info in job.infos}
@@ -417,7 +417,7 @@ def _describe_notes(job: Job, lines: Sequence[str]) -> list[str]:
 
 
 def describe_input(path: Path) -> dict[str, Any]:
-    """Return sizes and checksums of a report, which is a file or a folder of files."""
+    """Return sizes and checksums of a report, either a file or a folder of files."""
     if path.is_file():
         return {"bytes": path.stat().st_size, "checksum": _compute_checksum(path)}
     files = sorted(member for member in path.iterdir() if member.is_file())

@@ -47,9 +47,8 @@ def list_kind_names() -> list[str]:
 
 
 def describe_unknown_kind(name: str) -> str:
-    """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
-    names.
-    """
+    """Return the message for an unknown kind: its name here if other tools use this name, or similar
+    names."""
     of_report = [kind.name for kind in all_kinds() if name in kind.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"

@@ -203,8 +203,8 @@ def name_texts(
 
 
 def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
-    """Add a fact on work that begins before the call that launched it, for the clock of its GPU is
-    off: of each GPU the number of rows, and the largest difference (ns).
+    """Add a fact on work that begins before the call that launched it, because the clock of its GPU is off:
+    the number of rows, and the largest difference (ns), for each GPU.
     """
     start = columns["start"]
     early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))

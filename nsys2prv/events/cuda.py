@@ -1,8 +1,7 @@
-"""CUDA: API calls, event records and synchronizations on their host threads; kernels, graphs and
-memory operations on the rows of their streams, and lines from the calls that launched them; memory
-allocations and pools (``--cuda-memory-usage``), and page faults on unified memory; how many blocks
-and warps inside of kernels run on each GPU (``-t gpu_blocks``), and on how many of its
-multiprocessors.
+"""Read CUDA events: API calls, event records and synchronizations on their host threads; kernels, graphs and
+memory operations on the rows of their streams, with lines from the calls that launched them; memory
+allocations and pools (``--cuda-memory-usage``), and page faults of unified memory; the number of running
+blocks and warps of kernels on each GPU (``-t gpu_blocks``), and of the SMs in use.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
 
 
 def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
-    """Return local name indices of calls. ids: of the strings that name their functions (nameId)."""
+    """Return local name indices of calls. ids: string ids of their functions (nameId)."""
 
     def make_texts(met: np.ndarray) -> list[str]:
         return [strip_version(symbol) or unnamed for symbol in extraction.read_strings(met)]
@@ -290,7 +289,7 @@ def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def hint_at_node_tracing(source: Database) -> str:
-    """Return a hint where to find the work of graphs that were traced node by node; "" for others."""
+    """Return a hint for finding the work of graphs traced node by node; "" for others."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count_rows(
         source.tables[KERNEL_TABLE].whole, "{graphNodeId} > 0"
     ):
@@ -370,7 +369,7 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Add facts on when and where blocks or warps ran; there are no rows."""
+    """Add facts on the place and time of running blocks or warps; there are no rows."""
     columns = extraction.read(part, ("start", "end", "globalPid", "deviceId", "SMId"))
     timed = mask_usable(columns["start"]) & mask_usable(columns["end"])
     columns = extraction.drop_rows(columns, ~timed, Reason.NO_TIME)

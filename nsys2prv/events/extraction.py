@@ -1,5 +1,5 @@
-"""The state of reading one report (:class:`Extraction`), with which event kinds read from the
-export and number objects and names; keys of objects, and which physical GPU a key means.
+"""Represent the state of reading one report (:class:`Extraction`), with which event kinds read the export and
+number objects and names; keys of objects, and the physical GPUs of keys.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class QueueKey(NamedTuple):
 
 
 class DeviceKey(NamedTuple):
-    """A device that belongs to no process, with its samples."""
+    """A device outside any process, with its samples."""
 
     #: One of DEVICE_KINDS.
     kind: str
@@ -354,9 +354,7 @@ class Extraction:
         return load_nvtx_rules() if rules is None else rules
 
     def read_strings(self, ids: np.ndarray) -> list[str]:
-        """Return the texts of these ids of StringIds; an id that is not there reads as `string
-        <id>`.
-        """
+        """Return the texts with these ids of StringIds; a missing id reads as `string <id>`."""
         numbers = ids.tolist()
         if new := [number for number in numbers if number not in self._strings]:
             known = self.database.read_strings(new)
@@ -386,8 +384,8 @@ class Extraction:
         return find_launches(self.launches, columns["globalPid"], columns["correlationId"])
 
     def find_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of the host threads of the calls found; of rows without one that of the
-        main thread of their process (globalPid).
+        """Return the globalTid of the host thread of each call; for rows without a call the main thread of
+        their process (globalPid).
         """
         return np.where(launches.hit, launches.thread, self.find_main_threads(pids))
 

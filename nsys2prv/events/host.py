@@ -153,7 +153,8 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the thread states, each from a row of the scheduler on, and none after their end."""
+    """Yield the thread states. Each begins at a row of the scheduler; there are none after the thread's
+    end."""
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     lacking = columns["isSchedIn"] == NULL
@@ -229,8 +230,8 @@ def _name_functions(
     module: np.ndarray,
     named: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return local names of functions, or of their modules where the function has no name; ABSENT
-    for rows that are not in the mask `named`.
+    """Return local names of functions, or of their modules if the function has no name; ABSENT for rows
+    outside the mask `named`.
     """
 
     def make_texts(*met: np.ndarray) -> list[str]:
@@ -368,9 +369,9 @@ def _read_switches(
 
 
 def _read_moments(extraction: Extraction, table: str, low: int, high: int) -> pl.DataFrame:
-    """Return the moments at which contexts leave a GPU, ascending: SAVE_END, the next RESTORE_START,
-    or ENGINE_RESET. After the last begin, `high`, one of each context suffices, so that memory stays
-    that of the part's rows.
+    """Return the times when contexts leave a GPU, ascending: SAVE_END, the next RESTORE_START, or
+    ENGINE_RESET. After the last begin, `high`, one time per context suffices, which limits memory to the
+    part's rows.
     """
     within, later = [], pl.DataFrame(schema=SWITCHES)
     for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START, ENGINE_RESET)):
@@ -407,7 +408,7 @@ def _count_switched_in_before(extraction: Extraction, table: str) -> None:
 
 
 def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the messages of Nsight Systems, on the main thread of the process that they are about."""
+    """Yield the messages of Nsight Systems, on the main thread of the process concerned."""
     columns = extraction.read(
         part, ("timestamp", "source", "severity", "globalPid"), ("text",), times=()
     )
@@ -458,8 +459,8 @@ def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
-    """Return the ends of ranges; of one that has none, or one on another clock, its parallel
-    region's, else NULL.
+    """Return the ends of ranges; without an end, or with one on another clock, the end of the parallel
+    region, or NULL.
     """
     begin, end = columns["start"], columns["end"]
     longest = max(extraction.report.duration_ns or 0, 0) or LONGEST_RANGE

@@ -1,6 +1,5 @@
-"""Declarations of event kinds (:class:`EventKind`); the normal form that they return; the
-account of their rows; and the reasons for which rows and records are lost, changed, or counted apart, and for
-which tables are not read at all.
+"""Declare event kinds (:class:`EventKind`); the normal form that they return; the account of their rows; the
+reasons why rows and records are lost, changed, or counted separately, and why tables are not read.
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ class Rows(Struct):
     selection: np.ndarray | None = None
 
     def get_chosen(self, column: np.ndarray) -> np.ndarray:
-        """Return the values of a column that the selected rows have."""
+        """Return the values of a column in the selected rows."""
         return column if self.selection is None else column[self.selection]
 
     def where(self, keep: np.ndarray) -> Rows:
@@ -359,7 +358,7 @@ UNKNOWN_TABLE = UnreadTable("unknown_table", "unknown to this version")
 
 @cache
 def _load_unread_tables() -> dict[UnreadTable, list[str]]:
-    """Return reason -> names of tables, or the beginnings of names with a star behind them."""
+    """Return reason -> names of tables, or prefixes of names followed by a star."""
     declared = load_shipped_file(__package__, "tables.yaml").items()
     return {UnreadTable(has, why): names for has, of in declared for why, names in of.items()}
 

@@ -25,8 +25,8 @@ from nsys2prv.export.source import NULL
 
 
 class Launches(Table, frozen=True):
-    """API calls; times in local ns. As the answer of an index: NULL in all but `id` where no call was
-    found.
+    """API calls; times in local ns. In answers of an index, missing calls have NULL in all fields except
+    `id`.
     """
 
     #: Correlation id.

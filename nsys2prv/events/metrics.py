@@ -1,9 +1,9 @@
-"""Sampled numbers: hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for
-each device, and numbers in generic events, which Nsight's plugins (storage, EFA, NVLink, power and
-others) sample, on a row for each source.
+"""Read sampled numbers: hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for each
+device; and numbers in generic events, sampled by Nsight's plugins (storage, EFA, NVLink, power and others),
+on a row for each source.
 
-Since 2025 the fields of generic events are in GENERIC_EVENT_DATA, before that in JSON only. Events
-of operating systems (ftrace, ETW) and of hypervisors are no samples and are left out.
+Since 2025 the fields of generic events are in GENERIC_EVENT_DATA, before that only in JSON. OS events
+(ftrace, ETW) and hypervisor events are not samples and are skipped.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _count_each(
 
 
 def _find_device_names(database: Database, kind: str) -> dict[int, str]:
-    """Return globalId -> name of the interface or the switch, where the report has one."""
+    """Return globalId -> name of the interface or the switch, if recorded."""
     if kind == SWITCH:
         rows = database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
         return {guid: name for guid, name in rows if isinstance(name, str) and name}
@@ -345,8 +345,8 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
 
 
 def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
-    """Return the numbers of a part, of fields or in JSON, with the time and type of their events,
-    and count its rows. An export that has fields has the same numbers in JSON, which are left out.
+    """Return the numbers of a part, from fields or JSON, with the time and type of their events, and count
+    its rows. If the export has fields, the same numbers in its JSON are skipped.
     """
     account, row_count = extraction.account, extraction.database.count_rows(part)
     account.rows += row_count
@@ -443,7 +443,7 @@ def _find_sources(database: Database) -> dict[int, EventSource]:
 
 
 def _find_name(database: Database, name: object, data: object) -> str:
-    """Return the name of a source or a type: a registered string, else that in its JSON."""
+    """Return the name of a source or a type: a registered string, otherwise the name in its JSON."""
     if isinstance(name, int):
         return database.read_strings([name]).get(name, "")
     try:

@@ -140,9 +140,7 @@ class Communicators:
         self._places = np.array([*places, UNKNOWN, UNKNOWN], np.int64)
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
-        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where it
-        is not recorded.
-        """
+        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), or UNKNOWN."""
         ranks = [self._ranks.get(process, self._only_rank) for process in processes.tolist()]
         return np.array(ranks, np.int64)
 
@@ -168,9 +166,7 @@ class Communicators:
         return np.where((communicators == self._mpich_world) & (ranks >= 0), ranks, listed)
 
     def find_own_places(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Return the rank in each communicator of the process that called in it, by its rank in
-        MPI_COMM_WORLD; UNKNOWN where it has none.
-        """
+        """Return the caller's rank in each communicator, by its rank in MPI_COMM_WORLD, or UNKNOWN."""
         return np.where(communicators == self._mpich_world, ranks, self._places[communicators])
 
 
@@ -182,8 +178,8 @@ def _transpose(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
 def _find_latest(
     known: np.ndarray, ranks: np.ndarray, numbers: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Return the index of the latest that is known of each rank and number at a time, the last of
-    several at once; UNKNOWN where there is none. known: ranks, numbers, times and indices.
+    """Return the index of the latest known entry of each rank and number at a time, the last of simultaneous
+    ones, or UNKNOWN. known: ranks, numbers, times and indices.
     """
     _, codes = factorize_together(*map(np.append, known[:2], (ranks, numbers)))
     moments = np.unique(known[2])
@@ -227,7 +223,7 @@ class _CallRows(Struct, dict=True):
 
     @cached_property
     def communicator(self) -> np.ndarray:
-        """Return the number of the communicator of each call, UNKNOWN where none is known."""
+        """Return the communicator number of each call, or UNKNOWN."""
         names = ("rank", "commHandle", "commUid", "start")
         return self.communicators.find(*(self.columns[name] for name in names))
 
@@ -399,9 +395,9 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
 
 
 def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return, for the rows concerned, each row's place among the rows of its call, from 0 and in
-    the order of their ends, their number, and the first and the last of these ends. Others are the
-    first of one.
+    """Return, for the rows concerned, each row's place among the rows of its call, from 0 in the order of
+    their ends, their number, and the first and the last of these ends. Other rows are the only one of their
+    call.
     """
     place, row_count = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
     first, last = calls.columns["end"].copy(), calls.columns["end"].copy()
@@ -429,7 +425,7 @@ def _is_in_order(calls: _CallRows) -> bool:
 
 @cache
 def _map_known_names() -> dict[str, tuple[str, str]]:
-    """Name in small letters -> its spelling, and the layout that it belongs to."""
+    """Map names in lower case to their spelling and their layout."""
     sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout)
@@ -439,10 +435,8 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
 
 
 def normalize_function_name(text: str) -> str:
-    """Return the name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
-    `PMPI_Send` and `MPI_Send_c`.
-
-    A text that is no name of an MPI function stays as it is.
+    """Return the standard C spelling of an MPI function: MPI_Send for `mpi_send_`, `PMPI_Send` and
+    `MPI_Send_c`. Other texts are unchanged.
     """
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:
@@ -475,8 +469,8 @@ def _name_communicators(calls: _CallRows) -> np.ndarray:
 def _make_rows(
     calls: _CallRows, wanted: np.ndarray | None = None, **fields: np.ndarray
 ) -> Iterator[Rows]:
-    """Yield the wanted calls by layout, all if no mask says which. fields: of the table's layout,
-    where it does not name their columns.
+    """Yield the wanted calls by layout, or all calls without a mask. fields: of the table's layout, if it
+    does not name their columns.
     """
     if wanted is None:
         wanted = np.ones(len(calls.codes), bool)

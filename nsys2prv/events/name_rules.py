@@ -68,7 +68,7 @@ def _load_shipped(what: str) -> dict[str, Any]:
 
 
 class ClassRule(Struct, frozen=True):
-    """A rule that has been checked. Patterns are "" for none."""
+    """A checked rule. Missing patterns are ""."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -385,8 +385,8 @@ def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
 
 @cache
 def _load_shipped_class_rules() -> tuple[ClassRule, ...]:
-    """Return the shipped rules, not checked, which takes as long as to compile all patterns; a test
-    does that.
+    """Return the shipped rules unchecked, because checking takes as long as compiling all patterns; a test
+    checks them.
     """
     rules = _load_shipped("kernel")["rules"]
     return tuple(map(_parse_class_rule, rules))
@@ -413,7 +413,7 @@ def _parse_class_rule(spec: dict[str, Any]) -> ClassRule:
 
 
 def _check_class_rule(spec: Any, where: str) -> None:
-    """Raise where a rule is wrong; `where` begins the message."""
+    """Raise an error for a wrong rule; `where` begins the message."""
     files.check_rule_keys(spec, _CLASS_KEYS, where)
     patterns = {
         key: _check_pattern(spec[key], f"{where}: {key}", _try_class_pattern)
@@ -464,7 +464,7 @@ def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
 
 
 def _try_class_pattern(pattern: str) -> str:
-    """Return a pattern that Python takes and that no name makes slow."""
+    """Return a pattern that Python accepts and that is fast for every name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _compile(pattern)
@@ -484,8 +484,8 @@ def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
 
 @cache
 def _load_shipped_nvtx_rules() -> tuple[NvtxRule, ...]:
-    """Return the shipped rules, not checked, which takes as long as to apply them; a test does
-    that.
+    """Return the shipped rules unchecked, because checking takes as long as applying them; a test checks
+    them.
     """
     rules = _load_shipped("nvtx")["rules"]
     group = f"(?<{NUMBER}>"
@@ -507,7 +507,7 @@ def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
 
 
 def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
-    """Return a rule from its keys. `where` begins the message when something is wrong with it."""
+    """Return a rule from its keys. `where` begins error messages."""
     files.check_rule_keys(spec, _NVTX_KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: lacks the key match")

@@ -199,7 +199,7 @@ def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray
 
 @lru_cache(10_000)
 def _find_fields(text: str) -> dict[str, str] | None:
-    """Return the fields of a flat object in JSON as texts; None if the text is no whole object."""
+    """Return the fields of a flat JSON object as texts; None for an incomplete object."""
     stripped = text.strip(" \t\r\n")
     if text and not (len(stripped) > 1 and stripped[0] + stripped[-1] == "{}"):
         return None
@@ -518,7 +518,7 @@ def _sum_groups(operations: Arrays) -> Arrays:
 
 
 def _mask_making(operation: np.ndarray) -> np.ndarray:
-    """Return a mask of the calls that make communicators."""
+    """Return a mask of the calls that create communicators."""
     return (operation >= FIRST_MAKING) & (operation <= LAST_MAKING)
 
 

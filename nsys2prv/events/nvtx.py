@@ -226,10 +226,8 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def find_domains(
     extraction: Extraction, thread: np.ndarray, domain: np.ndarray
 ) -> tuple[list[str], np.ndarray]:
-    """Return names of the domains met ("" is the default one), and each row's index into them, by
-    globalTid and domainId.
-
-    Domain numbers are per process.
+    """Return the names of the domains found ("" is the default one), and each row's index into them, by
+    globalTid and domainId. Domain numbers are per process.
     """
     values, codes = factorize_together(find_processes(thread), zero_nulls(domain))
     domain_names = extraction.report.domains
@@ -430,9 +428,7 @@ def _mask_crossed(begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame) -> np
 def _find_slices(
     begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ranges in which calls begin, and of each the first of these and the one behind the
-    last.
-    """
+    """Return the ranges in which calls begin, with the first of these calls and the one after the last."""
     called = calls["call_begin"].to_numpy()
     first, last = (np.searchsorted(called, edge, "left") for edge in (begin, end))
     spanning = np.flatnonzero(first < last)
@@ -559,7 +555,7 @@ def _count_numbers(
     extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
 ) -> Iterator[Counters]:
     """Yield counters of numbers on their threads: columns of :func:`_place_rows`, path (index into the
-    paths), and where it is `real`, `fraction`, else `whole`. Ranges that are too short are left out.
+    paths), and `fraction` for `real` values, otherwise `whole`. Ranges that are too short are skipped.
     """
     account = extraction.account
     closed = np.where(leaves["mark"], NULL, leaves["end"])
@@ -588,7 +584,7 @@ def _count_numbers(
 
 
 def _find_zeros(begin: np.ndarray, end: np.ndarray, metric: np.ndarray) -> dict[str, np.ndarray]:
-    """Return zeros behind ranges of a thread, but where a number of the same name begins."""
+    """Return zeros after ranges of a thread, except where a number of the same name begins."""
     closed = np.flatnonzero(end > begin)
     (times, metrics), codes = factorize_together(
         np.append(end[closed], begin), np.append(metric[closed], metric)

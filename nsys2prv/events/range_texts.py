@@ -128,12 +128,12 @@ def read_facts_of(texts: Texts) -> np.ndarray:
 
 
 def _may_say(text: str) -> bool:
-    """Return whether a text may say something, which is quicker told than by patterns."""
+    """Return whether a text may contain a fact; faster than matching patterns."""
     return text.startswith(_BEGINNINGS) and (_SHAPES in text or text.startswith(_WITHOUT))
 
 
 def _read_steps(texts: pl.Series) -> pl.DataFrame:
-    """Return `phase`, `requests` and `tokens` of steps, null if they are not told."""
+    """Return `phase`, `requests` and `tokens` of steps, null if missing."""
     frame = texts.to_frame().with_columns(
         *(pl.col("text").str.extract_groups(one).alias(f"{at}") for at, one in enumerate(_COUNTS)),
         said=pl.col("text").str.extract_groups(_WORDS),
@@ -281,7 +281,7 @@ def _count_modules() -> tuple[_Counts, _Counts]:
 def _where(
     fits: pl.Expr, operations: pl.Expr, masked: pl.Expr | None, elements: pl.Expr
 ) -> _Counts:
-    """Return counts where shapes fit each other, else nulls."""
+    """Return counts if shapes fit each other, otherwise nulls."""
     lacks = pl.lit(None, pl.Float64)
     counts = (operations, lacks if masked is None else masked, elements)
     operations, masked, elements = (pl.when(fits).then(one) for one in counts)

@@ -151,8 +151,8 @@ class DistinctStacks:
     def _describe(
         self, first: np.ndarray, stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]
     ) -> None:
-        """Add the labels of stacks. first: of each the place of its innermost frame. code: which of
-        `frames`, function and module, each is.
+        """Add the labels of stacks. first: index of the innermost frame of each. code: distinct (function,
+        module) of each of `frames`.
         """
         values = map_labels("code_owner")
         owner = [find_owner(name if _is_named(name) else "", path) for name, path in frames]
@@ -222,7 +222,7 @@ class Stacks:
         return np.append(self._distinct.owners, ABSENT)[numbers]
 
     def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of function and module of rows at a depth; NULL if there is no frame."""
+        """Return the ids of function and module of rows at a depth, or NULL."""
         frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
@@ -262,7 +262,7 @@ class Stacks:
 
 
 def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctStacks:
-    """Return the distinct stacks of a table that this thread met in its last tasks of the report."""
+    """Return the distinct stacks of a table that this thread found in its recent tasks of the report."""
     path, folds = extraction.database.path, extraction.settings.stacks
     of_report = vars(_MET)
     if of_report.get("report") != (report := (path, path.stat().st_mtime_ns)):
@@ -306,8 +306,8 @@ def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows)
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Return names of the set `caller_line` of rows, as Extrae writes them: `120 (jacobi.f90)`; ABSENT
-    where a row has no file (ids of strings) or no line (from 1 on).
+    """Return names of the set `caller_line` of rows, as Extrae writes them: `120 (jacobi.f90)`; ABSENT for
+    rows without a file (ids of strings) or a line (from 1).
     """
 
     def make_texts(*distinct: np.ndarray) -> list[str]:
@@ -370,7 +370,7 @@ def _is_ascending(database: Database, table: str) -> bool:
 
 
 def _find_extremes(database: Database, table: str, column: str) -> tuple[int, int]:
-    """Return the least and the greatest integer of a column; NULL for both where it has none."""
+    """Return the minimum and maximum integer of a column, or NULL for both."""
     pieces = (piece[column] for piece in database.read_pieces(table, (column,)))
     bounds = [find_bounds(known) for one in pieces if len(known := one[one != NULL])]
     least, greatest = zip(*bounds, strict=True) if bounds else ((NULL,), (NULL,))
@@ -378,8 +378,8 @@ def _find_extremes(database: Database, table: str, column: str) -> tuple[int, in
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:
-    """Return the offset for the stack numbers of CUDA calls: 1 where the
-    first is 0, the last one less than that of a stack, and stacks so found name their calls.
+    """Return the offset for the stack numbers of CUDA API calls: 1 if the first is 0, the last one is less
+    than that of a stack, and stacks found in this way name their calls.
     """
     database = extraction.database
     if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
@@ -456,8 +456,8 @@ def strip_arguments(name: str) -> str:
 
 
 def strip_version(symbol: str) -> str:
-    """Return the function's name without the version of its interface: `cudaLaunchKernel_v7000` is
-    `cudaLaunchKernel`.
+    """Return the function's name without its interface version: `cudaLaunchKernel` for
+    `cudaLaunchKernel_v7000`.
     """
     return _VERSION.sub("", symbol)
 

@@ -107,7 +107,7 @@ def _parse_members(text: object, rank: int, local: int | None, size: int | None)
 
 
 def _shorten(ranks: Sequence[int]) -> Ranks:
-    """Return ranks as a range where they are one: equal ranks are equal."""
+    """Return consecutive ranks as a range, so that equal ranks compare equal."""
     whole = range(ranks[0], ranks[0] + len(ranks)) if ranks else range(0)
     return whole if all(map(int.__eq__, ranks, whole)) else tuple(ranks)
 
@@ -225,8 +225,8 @@ def _doubt_duplicates(
     found: Sequence[Sequence[_Team]],
     teams: Mapping[Hashable, _Team],
 ) -> Iterable[_Team]:
-    """Return the teams, with duplicates of a communicator marked as doubtful where some ranks have
-    more duplicates than others, so that the n-th need not be the n-th of the others.
+    """Mark duplicates of a communicator as doubtful if some ranks have more duplicates than others, because
+    the n-th duplicates may then not correspond.
     """
     counts: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for number, (rows, teams_of_rows) in enumerate(zip(reports, found, strict=True)):

@@ -1,8 +1,8 @@
-"""Read the tables of one export (:class:`Database`), whatever form they are stored in: SQLite
-(:mod:`nsys2prv.export.sqlite`) or Parquet (:mod:`nsys2prv.export.parquet`).
+"""Read the tables of one export (:class:`Database`), in any form: SQLite (:mod:`nsys2prv.export.sqlite`) or
+Parquet (:mod:`nsys2prv.export.parquet`).
 
-Conditions on rows are in SQL, with the table's columns in braces, and SQLite decides them, once for
-each distinct combination of the values that they look at.
+Conditions on rows are in SQL, with the table's columns in braces. SQLite evaluates them once for each
+distinct combination of the values they use.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def evaluate_conditions(
     conditions: Sequence[str],
     most: int | None = None,
 ) -> np.ndarray | None:
-    """Return as bits which of the conditions each row meets: 1 is the first. None if the rows
-    have more than `most` combinations of the values that they look at.
+    """Return as bits which of the conditions each row meets, 1 for the first; None if there are more than
+    `most` combinations of the values they use.
     """
     # There is a table where conditions look at no column, too.
     looked_at = looked_at or [(np.zeros(rows, np.int64), {})]
@@ -126,7 +126,7 @@ def quote_name(name: str) -> str:
 
 
 class SqlNames(dict):
-    """Column -> its name in SQL; NULL for a column that is not there."""
+    """Column -> its name in SQL; NULL for a missing column."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         super().__init__((column, quote_name(column)) for column in columns)
@@ -149,8 +149,8 @@ class SourceTable:
 
 
 class Database(Closable):
-    """One export opened for reading. Raises :class:`Nsys2prvError` when it is not one, and whatever
-    reads where it is damaged.
+    """One export opened for reading. Raises :class:`Nsys2prvError` for other files, and when it reads damaged
+    parts.
     """
 
     #: The SQLite file or the folder.
@@ -165,7 +165,7 @@ class Database(Closable):
     # ---- what each form of exports has in its own way ----
 
     def check(self) -> None:
-        """Check all tables. Raise one clear line where one is damaged."""
+        """Check all tables. Raise one clear line for a damaged one."""
         raise NotImplementedError
 
     def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
@@ -185,8 +185,8 @@ class Database(Closable):
         raise NotImplementedError
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return the call stacks with ids from `low` to `high` of a table that has :data:`FRAME_COLUMNS`.
-        Unless `of_all`, the rows may be taken to be in the order of the ids.
+        """Return the call stacks with ids from `low` to `high` of a table with :data:`FRAME_COLUMNS`. Unless
+        `of_all`, the rows may be assumed to be in the order of the ids.
         """
         raise NotImplementedError
 

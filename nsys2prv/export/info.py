@@ -142,7 +142,7 @@ def read_environment(database: Database) -> dict[str, set[str]]:
 
 
 def read_program(database: Database) -> list[str]:
-    """Return the program that the capture started and its arguments, [] where that is not recorded."""
+    """Return the program started by the capture and its arguments, or []."""
     rows = database.read_small_table("META_DATA_CAPTURE", "name", "value", types=(str, str))
     values = {name.upper(): value for name, value in rows}
     command = values.get("PROCESS_0:COMMAND")
@@ -303,7 +303,7 @@ class ReportInfo(Struct, frozen=True):
         return number
 
     def list_gpus(self, pid: int) -> list[GpuNumber]:
-        """Return the numbers of the GPUs that a process (globalPid) sees."""
+        """Return the numbers of the GPUs visible to a process (globalPid)."""
         own = {gpu for (process, _), gpu in self.cuda_gpus.items() if process == pid_of(pid)}
         return sorted(own or {*self.visible_gpus} or {*self.gpus})
 
@@ -418,8 +418,8 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
 
 
 def parse_driver_version(text: str) -> str:
-    """Return NVIDIA's driver as it is called, `515.65.01`, "" if the text is no version. Older
-    reports write it as one number, 5156501, and 0 if there is no driver.
+    """Return the version of NVIDIA's driver in its usual form, `515.65.01`, or "". Older reports write it as
+    one number, 5156501, and 0 without a driver.
     """
     if not text.isdecimal():
         return text if _VERSION.fullmatch(text) else ""
@@ -615,9 +615,7 @@ def _order_as_cuda(
 def _parse_visible_devices(
     settings: str, order: Sequence[GpuNumber], gpus: dict[GpuNumber, Gpu]
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES lists; as for CUDA, the list ends where an entry is
-    none.
-    """
+    """Return the GPUs listed in CUDA_VISIBLE_DEVICES; as in CUDA, an invalid entry ends the list."""
     visible = []
     for entry in map(str.strip, settings.split(",")):
         uuid = _trim_uuid(entry)

@@ -84,7 +84,7 @@ class ParquetTable(SourceTable):
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
-        """Raise one clear line, which names the file, where it is damaged."""
+        """Turn errors from damage in the block into one clear line that names the file."""
         try:
             with hide_stderr():
                 yield
@@ -108,7 +108,7 @@ class ParquetTable(SourceTable):
             return Part(self.name, 1, self._scanned.select(pl.len()).collect().item())
 
     def scan(self, columns: Sequence[str]) -> pl.LazyFrame:
-        """Return these of its columns, which it has, in SQLite's types."""
+        """Return these existing columns in SQLite's types."""
         return self._scanned.select(_to_plain(name, self.columns[name]) for name in columns)
 
     def read(self, part: Part, columns: Sequence[str]) -> pl.DataFrame:
@@ -124,7 +124,7 @@ class ParquetTable(SourceTable):
 
 
 def _to_plain(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as Int64, Float64, String or Binary; text that is no UTF-8 is among bytes."""
+    """Return a column as Int64, Float64, String or Binary; texts that are not UTF-8 are bytes."""
     column = pl.col(name)
     if kind in (pl.Int64, pl.Float64, pl.String, pl.Binary):
         return column
@@ -274,9 +274,7 @@ class TableSize(Struct, frozen=True):
 
 
 def measure_table(file: Path) -> TableSize:
-    """Return the size of a table. Raise ValueError if the file is damaged, OSError where it cannot
-    be read.
-    """
+    """Return the size of a table. Raise ValueError if the file is damaged, OSError if it cannot be read."""
     with file.open("rb") as opened:
         try:
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -64,7 +64,7 @@ def check_job(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def check_claims(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning where two processes claim one rank."""
+    """Return a warning if two processes claim one rank."""
     return _check_ranks(infos) or _check_launched_ranks(infos)
 
 
@@ -201,8 +201,8 @@ def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 def _find_claimed_twice(
     claims: Iterable[tuple[int, Hashable, ReportInfo]],
 ) -> Iterator[tuple[int, str]]:
-    """Yield the first rank that two claim, with the names of their reports: by their paths where
-    they have the same name. claims: rank, claimant and report.
+    """Yield the first rank claimed twice, with the names of the reports, or their paths if the names are
+    equal. claims: rank, claimant and report.
     """
     seen: dict[int, tuple[Hashable, ReportInfo]] = {}
     for rank, who, info in claims:
@@ -331,8 +331,8 @@ def _find_chains(
 
 
 def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
-    """Return the processes that a report profiles (globalPid) with the least number of their CUDA
-    calls and how many of these there are, (0, 0) where there are none.
+    """Return the processes profiled by a report (globalPid) with the lowest number of their CUDA calls and
+    their count, or (0, 0).
     """
     with open_database(info.path) as database:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))

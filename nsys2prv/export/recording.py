@@ -155,8 +155,8 @@ def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
 
 
 def find_main_process(database: Database) -> int | None:
-    """Return the globalPid of the report's main process, the first with a message of its own.
-    Messages that belong to no process go to its row.
+    """Return the globalPid of the report's main process, the first with a message. Messages without a process
+    go to its row.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None

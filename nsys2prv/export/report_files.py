@@ -102,7 +102,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _read_tables(path: Path) -> dict[str, list[str]]:
-    """Return the columns of each table of a database; none where it is damaged."""
+    """Return the columns of each table of a database, or none if it is damaged."""
     try:
         with closing(connect_read_only(path)) as connection:
             rows = connection.execute(
@@ -143,7 +143,7 @@ def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
 
 
 def check_no_url(path: str) -> None:
-    """Check that a path is none of another machine. Raise Nsys2prvError otherwise."""
+    """Raise Nsys2prvError for a path on another machine."""
     url = _URL.match(path)
     if url and not Path(path).exists():
         raise Nsys2prvError(
@@ -196,7 +196,7 @@ def _list_reports_at(path: Path) -> list[Path]:
 
 
 def _list_reports_in(folder: Path) -> list[Path]:
-    """Return the reports of a folder; the export of a report that is there in both forms."""
+    """Return the reports of a folder, preferring the export if a report exists in both forms."""
     paths = [path for path in sorted(folder.iterdir()) if is_report(path)]
     exported = {
         path.stem.removesuffix("_pqtdir")
@@ -234,9 +234,7 @@ def is_report(path: Path) -> bool:
 
 
 def make_file_signature(path: Path) -> Signature:
-    """Return the signature of a file, or of all files of a folder; an empty one where there is
-    none.
-    """
+    """Return the signature of a file, or of all files of a folder; empty without any."""
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
         states = [(file, os.stat(file)) for file in files]
@@ -301,8 +299,8 @@ def has_journal(path: Path) -> bool:
 
 
 def remove_quoted_content(error: Exception) -> str:
-    """Return SQLite's error message without quoted content, which in a damaged database may be
-    anything, secrets of its user included.
+    """Return SQLite's error message without quoted content, which in a damaged database may be anything,
+    including secrets of its user.
     """
     text = str(error)
     if match := _KNOWN.search(text):
@@ -344,7 +342,7 @@ def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
 
 
 def find_nsys() -> str | None:
-    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""
+    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), otherwise of the PATH."""
     home = os.environ.get("NSYS_HOME")
     if home:
         for candidate in (Path(home) / "nsys", Path(home) / "bin" / "nsys"):

@@ -100,8 +100,8 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
 
 
 def find_program(info: ReportInfo, pid: int) -> str:
-    """Return the name of a process (globalPid), or "": of the program that it became,
-    by its main thread, where it was started as another that only starts programs.
+    """Return the name of a process (globalPid), or "". If it was started as a program that only starts
+    others, return the name of its main thread, which is that of the later program.
     """
     name, thread = info.processes.get(pid, ""), info.threads.get(pid | pid_of(pid), "")
     if thread and not thread.startswith(_MPI_THREAD) and _STARTERS.fullmatch(name):
@@ -110,7 +110,7 @@ def find_program(info: ReportInfo, pid: int) -> str:
 
 
 def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
-    """Return the number of ranks that the launcher states, None if it states none or several."""
+    """Return the launcher's number of ranks, or None if it gives none or several."""
     sizes = {size for info in infos for size in info.launcher_sizes.values()}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -193,8 +193,8 @@ def _find_owners_without_work(
 
 
 def _choose_main(info: ReportInfo, keys: Sequence[ProcessKey], evidence: Evidence) -> ProcessKey:
-    """Return the process of a report that is its program: none that only starts others, if it can be,
-    then one with a name, then that with most threads.
+    """Return the process of a report that is its program: if possible not one that only starts others, then
+    one with a name, then the one with the most threads.
     """
 
     def rate(key: ProcessKey) -> tuple:
@@ -241,9 +241,9 @@ def _read_launched_ranks(infos: Mapping[ProcessKey, ReportInfo]) -> dict[Process
 def _read_nccl_ranks(
     evidence: Evidence, owners: Sequence[ProcessKey], least: int
 ) -> tuple[dict[ProcessKey, int], int]:
-    """Return the ranks in the largest NCCL communicator that gives each process a rank of its own,
-    and its size; nothing if that is below `least` or the number of processes that use NCCL, as it is
-    not the job's.
+    """Return the ranks in the largest NCCL communicator with a distinct rank for each process, and its size;
+    nothing if that is below `least` or below the number of processes that use NCCL, because it is then not
+    the job's.
     """
     told = evidence.nccl
     if told is None or not told.height:
@@ -289,8 +289,8 @@ def _choose_ranks(
 def _number_by_names(
     infos: Sequence[ReportInfo], left: Sequence[ProcessKey], taken: set[int]
 ) -> dict[ProcessKey, Rank]:
-    """Return ranks of processes by the numbers behind "rank" in the names of their reports, else by
-    the natural order of names, without numbers that are taken.
+    """Return ranks of processes by the numbers after "rank" in the names of their reports, otherwise by the
+    natural order of names, without numbers already taken.
     """
     names = [_RANK_IN_NAME.search(infos[report].name) for report, _ in left]
     numbers = [int(name[1]) for name in names if name]

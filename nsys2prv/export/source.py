@@ -91,7 +91,7 @@ class DistinctTexts:
 
     @classmethod
     def from_distinct(cls, series: pl.Series) -> DistinctTexts:
-        """Return distinct texts (bytes), with the core where there is one."""
+        """Return distinct texts (bytes), stored in the core if it is available."""
         if not core:
             return cls(series)
         texts = core.Texts()
@@ -155,7 +155,7 @@ class DistinctTexts:
 
     @property
     def _chosen(self) -> tuple[np.ndarray, ...]:
-        """The argument of the core that names these texts, none for all."""
+        """The core's argument for these texts, none for all."""
         return () if self._kept is None else (self._kept,)
 
     def read_numbers(self, places: np.ndarray) -> np.ndarray:
@@ -263,7 +263,8 @@ class Wanted(Struct, frozen=True):
 
 
 def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Columns:
-    """Return the read values by their required type. Integers where others belong are numbers and texts, too."""
+    """Convert the read values to their required types. Values that are not integers may be numbers or
+    texts."""
     numbers: dict[str, np.ndarray] = {}
     odd = np.zeros(rows, np.int64)
     for name in wanted.integers:
@@ -342,7 +343,7 @@ class Part(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Return an upper bound of the rows; exact where none was deleted."""
+        """Return an upper bound of the rows; exact if none was deleted."""
         return max(0, self.last - self.first + 1)
 
     def split(self, rows: int) -> Iterator[Part]:
@@ -363,7 +364,7 @@ class SomeRows(Part, frozen=True):
 
 
 class Shared(Struct, frozen=True):
-    """Rows of a part, read once for several conditions; none of their values is damaged."""
+    """Rows of a part, read once for several conditions, without damaged values."""
 
     #: Where the rows are from.
     part: Part
@@ -377,8 +378,8 @@ class Shared(Struct, frozen=True):
         return (self.met & (1 << number)) != 0
 
     def narrow(self, number: int) -> Part:
-        """Return the part, or of it the rows that meet a condition where they are few and their
-        rowids are known, for further reading.
+        """Return the part, or only the rows that meet a condition if they are few and their rowids are known,
+        for further reading.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
         if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
@@ -397,7 +398,7 @@ class Shared(Struct, frozen=True):
     def select_meeting(
         self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
     ) -> Columns:
-        """Return columns of the rows that meet a condition, as
-        :meth:`nsys2prv.export.database.Database.read` has them.
+        """Return columns of the rows that meet a condition, like
+        :meth:`nsys2prv.export.database.Database.read`.
         """
         return self.rows.select(integers, texts).where(self.mask_meeting(number))

@@ -106,8 +106,8 @@ class SqliteDatabase(Database):
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
-        """The file as SQLite reads it. Most tasks need none: before its first answer SQLite parses
-        the declarations of all tables.
+        """SQLite's connection to the file. Most tasks need none: before its first answer SQLite parses the
+        declarations of all tables.
         """
         connection = connect_read_only(self.path)
         connection.text_factory = _decode
@@ -132,15 +132,15 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def _explain_damage(self, table: str = "") -> Iterator[None]:
-        """Raise one clear line, which names the table, where the file is damaged."""
+        """Turn errors from damage in the block into one clear line that names the table."""
         try:
             yield
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
             raise self._make_unreadable_error(error, table) from None
 
     def check(self) -> None:
-        """Read all tables. Raise one clear line where the pages of one are damaged, or where pages
-        are lost: nothing of the file refers to them.
+        """Read all tables. Raise one clear line for damaged pages of a table, or for lost pages, to which
+        nothing in the file refers.
         """
         file = self._schema.file
         with suppress(*DAMAGE):
@@ -160,8 +160,8 @@ class SqliteDatabase(Database):
                 raise DamagedPage(lost)
 
     def _find_lost_page(self, met: bytearray, roots: Sequence[int]) -> int:
-        """Return a page that belongs to nothing, or 0. met: the pages of tables that
-        were read; roots: the first pages of other trees.
+        """Return a page that belongs to nothing, or 0. met: the pages of the tables that were read; roots:
+        the first pages of other trees.
         """
         if file := self._schema.file:
             return ask_core(file.lost_page, met, np.array(roots, np.uint32)) or 0
@@ -171,7 +171,7 @@ class SqliteDatabase(Database):
         return int(lost[0][1]) if lost and len(lost) == len(pages) else 0
 
     def _ask_quick_check(self) -> list[str]:
-        """Return the lines that SQLite's check says of the file, "ok" alone where it finds nothing."""
+        """Return the result lines of SQLite's check of the file, "ok" alone for a sound one."""
         said = self.connection.execute("PRAGMA quick_check").fetchall()
         return [line for (text,) in said for line in text.splitlines()]
 
@@ -184,7 +184,7 @@ class SqliteDatabase(Database):
                 raise sqlite3.DatabaseError("malformed")
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         super().close()
         if "connection" in self.__dict__:
             self.__dict__.pop("connection").close()
@@ -322,8 +322,8 @@ def _decode(raw: bytes) -> str:
 
 
 def _make_series(name: str, values: Sequence[object]) -> pl.Series:
-    """Return a column of integers, of numbers among which are reals, or of bytes. Raise ValueError
-    where it has values of several types.
+    """Return a column of integers, of numbers including reals, or of bytes. Raise ValueError for values of
+    several types.
     """
     types = {*map(type, values)} - {type(None)}
     for kind, of_kind in ((pl.Null, set()), (pl.Int64, {int}), (pl.Binary, {bytes})):

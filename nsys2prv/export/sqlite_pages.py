@@ -138,9 +138,7 @@ def find_affinity(declared: str) -> str:
 
 
 def open_pages(path: Path) -> Any:
-    """Return the file of a database to which nothing else belongs (`core.TableFile`); None if
-    SQLite has to read it.
-    """
+    """Return the file of a standalone database (`core.TableFile`); None if SQLite has to read it."""
     return ask_core(core.TableFile, path) if core else None
 
 
@@ -182,8 +180,8 @@ MOST_DECLARED = 8192
 
 
 def open_schema(file: Any, size: int) -> SqliteTable:
-    """Return the table of the other tables. file: the pages of the database, None if SQLite has to
-    read it; size: in bytes.
+    """Return the table of tables. file: the pages of the database, None if SQLite has to read it; size: in
+    bytes.
     """
     return SqliteTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
@@ -403,8 +401,8 @@ class SqliteTable(SourceTable):
         return columns, seen
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
-        """Return the values of these columns of all rows, None for columns that are not there. None
-        where SQLite has to read them, or they are many. Raise DamagedPage.
+        """Return the values of these columns in all rows, None for missing columns; None if SQLite has to
+        read them, or if they are many. Raise DamagedPage.
         """
         if self._pages is None or self._pages.leaves > FEW_LEAVES:
             return None

@@ -120,8 +120,8 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
-    """Return expressions for the bytes of kernels or calls, null if no size is known, and for how many
-    have none where others do. known, all_of_them: their numbers.
+    """Return expressions for the bytes of kernels or calls, null if no size is known, and for the number
+    without a size among those with one. known, all_of_them: their numbers.
     """
     lacking = all_of_them - known
     return {
@@ -131,7 +131,7 @@ def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
 
 
 def _add_sized(name: str, rows: pl.DataFrame, result: Result) -> None:
-    """Add a table, with UNSIZED where sizes are lacking."""
+    """Add a table, with UNSIZED if sizes are missing."""
     lacks = rows[UNSIZED].is_not_null().any()
     result.add(name, rows if lacks else rows.drop(UNSIZED))
 
@@ -393,9 +393,9 @@ def conclude_clocks(_: Frames, context: Context, result: Result) -> None:
 def compare_with_clock_error(
     key: str, figure: str, matched: pl.DataFrame, context: Context
 ) -> list[pl.Expr]:
-    """Return a column that says whether a figure of each row (ns) is more than the clocks of the
-    hosts that its collectives connect may be wrong against each other; null if that is not
-    known, no column where there is one clock. key: column that identifies the rows, `task` or `communicator`.
+    """Return a column that shows whether a figure of each row (ns) exceeds the relative clock error of the
+    hosts connected by its collectives; null if unknown, no column with only one clock. key: column that
+    identifies the rows, `task` or `communicator`.
     """
     bounds = context.clocks
     if bounds.height < 2:

@@ -75,7 +75,7 @@ class Coverage(Struct, frozen=True):
         return told if ends else ""
 
     def describe_unseen(self) -> str:
-        """Return a sentence about the begin of captures without events, empty where it is short."""
+        """Return a sentence about the beginning of captures without events, "" if it is short."""
         if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
             return ""
         return (
@@ -123,7 +123,8 @@ def _format_spans(spans: Spans) -> str:
 
 
 def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:
-    """Return the part of the trace that the reports of a job cover. reaches: where calls end early, by time."""
+    """Return the part of the trace that the reports of a job cover. reaches: early ends of recorded calls, by
+    time."""
     rows = reader.rows.threads
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
@@ -161,7 +162,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
 
 
 def _find_job(job: Job, reader: EventReader) -> Spans:
-    """Return from when to when ranks have events, where helpers have longer ones; else all of the trace."""
+    """Return the span in which ranks have events, if helpers have longer ones; otherwise all of the trace."""
     begin, end = reader.begin, reader.duration
     if job.model.roles.helpers:
         first, last = reader.find_hull()
@@ -244,7 +245,7 @@ def _count_calls_of_others(
 
 
 def explain_absence(job: Job, layouts: Collection[str]) -> str:
-    """Return why there are no events of these layouts, or no kernel names."""
+    """Explain why there are no events of these layouts, or no kernel names."""
     if KERNEL_NAMES in layouts:
         return (
             "the reports lack kernel names, so communication cannot be separated from computation"

@@ -47,7 +47,7 @@ class CpuUse(Struct, frozen=True):
     hosts: Mapping[int, str]
 
     def find_sharing(self, task: int) -> tuple[list[int], list[int]]:
-        """Return the tasks that share CPUs with a task, it among them, and all of their CPUs."""
+        """Return the tasks that share CPUs with a task, including itself, and all of their CPUs."""
         there = [one for one, host in self.hosts.items() if host == self.hosts.get(task)]
         own = {one: {*_find_cpus(self.runs.filter(task=one))} for one in there}
         cpus: set[int] = set()

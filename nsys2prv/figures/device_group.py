@@ -261,8 +261,8 @@ class DeviceGroup:
 
     @cached_property
     def tasks(self) -> list[int]:
-        """Tasks with host threads, but for threads that drive none of the GPUs of their process that are
-        tasks, in jobs without MPI.
+        """Tasks with host threads, except, in jobs without MPI, threads that drive none of the GPUs of their
+        process that are tasks.
         """
         tasks = self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort()
         if self._rows["is_gpu"].any() and not self.has(*MPI_LAYOUTS):
@@ -430,7 +430,7 @@ class DeviceGroup:
             self.__dict__.pop("launches", None)
 
     def forget_ranges(self) -> None:
-        """Drop the NVTX ranges, of a unit that is alone; they are read again where they are needed."""
+        """Drop the NVTX ranges of a unit on its own. They are read again on demand."""
         if self.is_alone:
             for layout in RANGES:
                 self._computed.pop(("ranges", layout), None)
@@ -446,7 +446,7 @@ class DeviceGroup:
 
     @cached_property
     def launch_pairs(self) -> set[tuple[int, int]]:
-        """Host threads, each with the thread of a device that it launches work on."""
+        """Host threads, each with the device thread on which it launches work."""
         return {
             pair
             for kind in ("launch", "memory")
@@ -502,8 +502,8 @@ def read_ordered_ranges(
 
 
 def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the work that was launched within ranges, by when it was, with the other columns of its
-    range. work: with `sender` and `sent`; ranges: with `thread`, `begin` and `end` (ns), none in another.
+    """Join work with the range in which it was launched, in launch order, adding the range's other columns.
+    work: with `sender` and `sent`; ranges: with `thread`, `begin` and `end` (ns), not nested.
     """
     work = work.cast({"sender": pl.Int64, "sent": pl.Int64}).sort("sent")
     ranges = ranges.rename({"thread": "sender", "begin": "at", "end": "until"}).sort("at")
@@ -544,9 +544,7 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
 
 
 def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
-    """Return host threads that launch work on a device, and the main threads of the tasks that it
-    works for.
-    """
+    """Return host threads that launch work on a device, and the main threads of the tasks that use it."""
 
     def find() -> list[int]:
         tasks = set(unit.list_device_tasks(device)).intersection(unit.tasks)

@@ -1,5 +1,5 @@
-"""Compute efficiencies as POP and TALP define them (analyses.yaml has the definitions), of the times that
-efficiency_times.py measures.
+"""Compute the efficiencies of POP and TALP (defined in analyses.yaml) from the times measured by
+efficiency_times.py.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _add_focus(
 
 
 def _count_processes(context: Context) -> int:
-    """Return the number of processes that are no helpers."""
+    """Count the processes that are not helpers."""
     rows = context.reader.rows.threads.filter(pl.col("kind").is_in([HOST, STREAM]))
     return rows["process"].n_unique()
 
@@ -145,8 +145,8 @@ def _count_processes(context: Context) -> int:
 def _replay_ideal_network(
     name: str, kinds: Sequence[Kind], span: tuple[int, int], context: Context, result: Result
 ) -> IdealNetwork | None:
-    """Return the replay of a span of the job in which transfers of some kinds take no time; None if
-    there are none, or where `result.missing` says why there is no replay.
+    """Return the replay of a span of the job in which transfers of some kinds take no time; None if there are
+    no such transfers, or if `result.missing` explains why there is no replay.
     """
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
     is_alone = Kind.MPI in kinds and Kind.NCCL not in kinds and _count_processes(context) < 2
@@ -294,9 +294,8 @@ def _list_shares(names: Sequence[str]) -> tuple[list[pl.Expr], list[str]]:
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return mean, deviation (of a sample) and extremes of each figure, and the iterations that
-    have the extremes.
-    """
+    """Return mean, deviation (of a sample) and extremes of each figure, and the iterations with the
+    extremes."""
     # Durations in ms, for a column of shares and durations has no unit of its own.
     figures = iterations.select(
         "iteration",
@@ -319,12 +318,11 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: str) -> pl.DataFrame:
-    """Return the efficiencies of each group of rows: `devices` or `hosts` (members), each with its times
-    in a part of the job. kinds: of the ratios.
+    """Return the efficiencies of each group of rows: `devices` or `hosts` (members), each with its times in a
+    part of the job. kinds: of the ratios.
 
-    Their terms: the number of members, their `elapsed_ns`, the time that they have (`whole`), and that in
-    which they are busy (devices: useful, hosts: outside MPI): `total`, `mean`, `greatest`, and the mean of
-    the best node.
+    Their terms: the number of members, their `elapsed_ns`, their available time (`whole`), and their busy
+    time (devices: useful, hosts: outside MPI): `total`, `mean`, `greatest`, and the mean of the best node.
     """
     busy = "useful_ns" if members == "devices" else "outside_mpi_ns"
     nodes = rows.group_by({*by, "node"}).agg(mean=pl.col(busy).mean())

@@ -93,9 +93,9 @@ def _measure_parts(
 
 
 def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]:
-    """Yield figures of sampled metrics while a device computes in the steady state: instructions of a
-    multiprocessor, cycles of its clock, the time that they cover (ns), and useful_ns; nothing where they
-    were not sampled, or for a part of that time.
+    """Yield figures of sampled metrics while a device computes in the steady state: instructions of an SM,
+    cycles of its clock, the covered time (ns), and useful_ns; nothing without samples, or if they cover only
+    part of that time.
     """
     if not unit.has("gpu_metric") or unit.options.steady is None:
         return
@@ -133,9 +133,9 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
 def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the times of each host thread of a task that counts, and of the thread that executes each
-    region in it: rows of PART, elapsed_ns, outside_mpi_ns and useful_ns, running_ns (on a CPU) of
-    known_ns of that, begin_ns and end_ns of the part, and times of OpenMP.
+    """Yield the times of each counted host thread of a task, and of the thread that executes each region in
+    it: rows of PART, elapsed_ns, outside_mpi_ns and useful_ns, running_ns (on a CPU) out of known_ns of that,
+    begin_ns and end_ns of the part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
@@ -184,8 +184,8 @@ def measure_hosts(
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
-    """Return the OpenMP activities of the threads of a process within some time of its main thread (ns);
-    nothing where OpenMP, or all synchronization of it, was not recorded.
+    """Measure the OpenMP activities of the threads of a process within some time of its main thread (ns);
+    nothing if OpenMP, or all its synchronization, was not recorded.
     """
     main_rows = unit.reader.rows.main_rows
     tasks = {
@@ -240,7 +240,7 @@ def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions:
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges of one unit in the steady state, or in the whole job where there is none."""
+    """NVTX ranges of one unit in the steady state, or in the whole job without one."""
 
     #: Place among those that are asked for; group of NVTX names where all are.
     key: int
@@ -286,8 +286,8 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
 
 
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
-    """Return the execution in which each row of `work` was launched: one of its own thread, or if
-    that has none, one of the thread of its process that is longest in executions, or -1.
+    """Return the execution in which each row of `work` was launched: on its own thread, otherwise on the
+    thread of its process with the most time in executions, or -1.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
     stands_for = np.full(len(unit.task_of), -1)

@@ -1,8 +1,8 @@
 """Find the activities of host threads in some time, and the data that is not recorded.
 
-Nothing is said that no row shows. That a thread computes is shown by CPU samples outside the
-profiler's libraries, or by the thread states; that it waits, by these or by calls of the
-operating system. Calls of the operating system within a call of CUDA or MPI belong to that call.
+Only recorded activity counts. CPU samples outside the profiler's libraries, or thread states, show that a
+thread computes; these or OS runtime calls show that it waits. OS runtime calls within a CUDA API call or MPI
+call belong to that call.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
-    """Return part -> time (ns) of all hosts; nothing where there are none. hosts: a column of each part."""
+    """Return part -> time (ns) of all hosts; empty without hosts. hosts: a column of each part."""
     return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
 
 
@@ -245,9 +245,8 @@ def list_unrecorded(unit: DeviceGroup) -> list[str]:
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:
-    """Return the main thread of a task, or where that is in no call of CUDA or MPI, the thread that is
-    longest in such; without such calls the one with most NVTX ranges, CPU samples or calls of the
-    operating system.
+    """Return the main thread of a task, or, if that makes no CUDA or MPI call, the thread with the most time
+    in such calls; without such calls the one with the most NVTX ranges, CPU samples or OS runtime calls.
     """
     main = unit.find_main_thread(task)
     layouts, threads = ("cuda_api", *filter(unit.has, MPI_LAYOUTS)), unit.list_rows(task)
@@ -342,16 +341,16 @@ def list_activities(
 
 
 def sum_times(times: pl.LazyFrame, *by: str) -> pl.LazyFrame:
-    """Return the sums of times by some columns, with the longest one and all else of that."""
+    """Sum times by some columns, with the longest one and its other columns."""
     others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
     groups = times.group_by(by, maintain_order=True)
     return groups.agg(pl.col("time").sum(), pl.col("longest").max(), others)
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
-    """Return the begin of the first call of CUDA in a process that takes SET_UP and may set it up, where
-    no GPU works before it, and no call before it shows that CUDA has been set up, unless it is a
-    launch; else -2.
+    """Return the begin of the first CUDA API call in a process that takes SET_UP and may initialize CUDA: no
+    GPU works before it, and no earlier call shows that CUDA was initialized, unless it is a launch; otherwise
+    -2.
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
     calls = unit.select_events("cuda_api", unit.list_rows(task))
@@ -451,8 +450,8 @@ def collect_overhead(unit: DeviceGroup) -> Iterator[pl.DataFrame]:
 
 
 def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return the calls and pauses of hosts during which the profiler works on the same thread: edges,
-    ascending, and for how long it does (ns). overhead: as :func:`collect_overhead` yields it.
+    """Return the host calls and pauses with profiler overhead on the same thread: edges, ascending, and the
+    overhead (ns). overhead: from :func:`collect_overhead`.
     """
     return measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), overhead)
 

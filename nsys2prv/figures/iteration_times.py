@@ -1,7 +1,7 @@
-"""Measure how a GPU spends an iteration of the steady state (computing, communication alone, copies alone,
-idle): median, minimum, maximum. And sum the steps of serving by phase (prefill, decode, mixed), as vLLM,
-SGLang and TensorRT-LLM name them in NVTX ranges: requests, tokens, and how long steps take by their
-number of requests.
+"""Measure how a GPU spends an iteration of the steady state (computing, exposed communication, exposed
+copies, idle): median, minimum, maximum. Also sum the steps of serving by phase (prefill, decode, mixed), as
+vLLM, SGLang and TensorRT-LLM name them in NVTX ranges: requests, tokens, and durations of steps by number of
+requests.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def collect_serving(unit: DeviceGroup) -> Collected:
 
 
 def conclude_serving(frames: Frames, context: Context, result: Result) -> None:
-    """Add phases, and how long their steps take by the number of requests."""
+    """Add phases, and durations of their steps by number of requests."""
     steps = frames["steps"]
     if not steps.height:
         result.missing.append(

@@ -1,6 +1,6 @@
-"""Analyse kernels by name and class, and sampled metrics of GPUs, network and other devices, as step
-functions of time: means while kernels run, by device, and maps over time; and where these show that
-GPUs work for others while this job has nothing on them.
+"""Analyze kernels by name and class, and sampled metrics of GPUs, network and other devices, as step
+functions of time: means while kernels run, by device, and maps over time; and metrics of GPUs that work for
+others while this job does not use them.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def sum_metrics(
     by: list[str],
     metrics: Mapping[str, str] = METRICS,
 ) -> pl.DataFrame:
-    """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and over how many
-    ns they are known (their names with `_sum` and `_known`), by some columns. metrics: name -> label.
+    """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and the time (ns)
+    in which they are known (their names with `_sum` and `_known`), by some columns. metrics: name -> label.
     """
     begin, end = to_arrays(kernels, "begin", "end")
     period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
@@ -118,9 +118,8 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 def _compute_figures(
     groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
 ) -> pl.DataFrame:
-    """Return statistics of spilled groups by some of their columns, greatest time first, and means
-    of the metrics over the kernels' time, as shares. measured: as :func:`sum_metrics` has it, or
-    empty.
+    """Return statistics of spilled groups by some of their columns, greatest time first, and means of the
+    metrics over the kernels' time, as shares. measured: from :func:`sum_metrics`, or empty.
     """
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
     # The greatest time of a task over the mean of all.
@@ -291,7 +290,7 @@ def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> 
 
 
 def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
-    """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
+    """Return the mean of a metric in each bin with known values: thread, bin, mean, metric."""
     integral, known_time = steps.integrate(edges[:-1], edges[1:])
     bins = np.flatnonzero(known_time > 0)
     means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
@@ -343,7 +342,7 @@ OF_OTHERS = {
 def measure_other_work(
     unit: DeviceGroup, device: int, times: Mapping[str, Spans]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the mean activity of a device in each of some times while the job has nothing on it: device,
+    """Yield the mean activity of a device in each of some times in which the job does not use it: device,
     when, metric, active (a share), in a row.
     """
     if not unit.has("gpu_metric"):
@@ -372,7 +371,7 @@ def select_other_work(frames: Frames) -> pl.DataFrame:
 
 
 def is_shared(frames: Frames) -> bool:
-    """Return whether a GPU works for others between this job's first and last work there, or in its steady
+    """Return whether a GPU works for others between this job's first and last work on it, or in its steady
     state: then it does not wait for the host.
     """
     rows = select_other_work(frames)

@@ -269,8 +269,8 @@ def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
 
 
 def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> np.ndarray:
-    """Return a number for each range of the sequence numbers that it shares: its process, and where several
-    threads of that have such operators the GPU that its thread uses most.
+    """Return for each range the number of its group that shares sequence numbers: its process, and, if
+    several threads of that process have such operators, the GPU used most by its thread.
     """
     task = unit.task_of[ranges.thread].astype(np.int64)
     counts = work.group_by("sender", "device").len().sort("len", "device")
@@ -286,9 +286,9 @@ def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> n
 def _number_paths(
     ranges: Ranges, is_module: np.ndarray, places: Places
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the path of each module, -1 of other ranges, and the paths: parts from the outermost, each behind
-    a comma. A range of the backward pass that is within no other, as on autograd's thread, has the path of the forward
-    pass's ranges of its name, if they have one.
+    """Return the path of each module, -1 for other ranges, and the paths: parts from the outermost, each
+    after a comma. An outermost range of the backward pass, as on autograd's thread, has the path of the
+    forward pass's ranges with its name, if they have one.
     """
     up = ranges.take_above(np.arange(len(is_module)), places.module)
     # A dotted name is a whole path.
@@ -332,7 +332,7 @@ def collect(unit: DeviceGroup) -> Collected:
     path, texts = _number_paths(ranges, is_module, places)
 
     def name_places(rows: np.ndarray) -> dict[str, pl.Series]:
-        """Return the place and the pass of each range; of none where nothing is known."""
+        """Return the place and the pass of each range with known ones."""
         module, operator = places.module[rows], places.operator[rows]
         keys = (
             np.where(module < 0, 0, path[module]),
@@ -496,8 +496,8 @@ def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows for every module that they are within: `path` (one text), `depth`, and whether they are
-    its `own`. The layer is null if the path has none yet.
+    """Return the rows for every enclosing module: `path` (one text), `depth`, and whether they are its `own`.
+    The layer is null if the path has none yet.
     """
     length, pieces = pl.col("path").list.len(), []
     for depth in range(int(rows["path"].list.len().max() or 0)):

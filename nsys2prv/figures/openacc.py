@@ -77,7 +77,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _name(context: Context, column: str, names: str, layout: str = "") -> pl.Expr:
-    """Return the labels of values of a name set, null if a row has none. layout: only of its rows."""
+    """Return the labels of values of a name set, or null. layout: only for its rows."""
     labels = context.labels.get(names)
     known = {} if labels is None else dict(labels.select("value", "label").rows())
     label = pl.col(column).replace_strict(known, default=None, return_dtype=pl.String)

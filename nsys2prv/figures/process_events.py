@@ -67,8 +67,8 @@ def list_launches(reader: EventReader, unit: int) -> np.ndarray:
 
 def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
     """Yield candidates for the marks of iterations of a unit, the most specific first: the kernels of the
-    busiest stream of its first device; in a job without GPUs the calls of the thread with most calls of
-    MPI, with and without sizes.
+    busiest stream of its first device; in a job without GPUs the calls of the thread with the most MPI calls,
+    with and without sizes.
     """
     if not reader.layouts & {*WORK}:
         calls = _keep_busiest(reader, _read_calls(reader, unit))
@@ -154,9 +154,9 @@ def find_range_name(
     launches: Mapping[int, np.ndarray],
     may_be: Callable[[int, np.ndarray, float], bool],
 ) -> str | None:
-    """Return the pattern of the names of the ranges that are iterations of most units looked at, None for
-    none. patterns: see :func:`make_patterns`. launches: of each unit when its kernels were launched.
-    may_be: whether ranges without a number are iterations: by the unit, edges (ns), usual number of kernels.
+    """Return the name pattern of the ranges that are iterations of most units examined, or None. patterns:
+    see :func:`make_patterns`. launches: launch times of each unit's kernels. may_be: decides whether ranges
+    without a number are iterations, from the unit, edges (ns) and the usual number of kernels.
     """
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in RANGES:

@@ -209,8 +209,8 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return `flop`, `product_ns`, and how long they would take at the GPUs' peaks (`ideal_ns`, null if one is
-    not known) of products (:func:`rate_products`) by some columns.
+    """Return `flop`, `product_ns`, and the time at the GPUs' peaks (`ideal_ns`, null if one is unknown) of
+    products (:func:`rate_products`) by some columns.
     """
     peak = pl.col("peak_tflop_s")
     ideal = (pl.col("all") / peak / 1e3).sum()
@@ -294,8 +294,8 @@ def find_data_type(kernel: str) -> str | None:
 
 @cache
 def find_peak(model: str, data_type: str | None, limits: GpuLimits = UNKNOWN) -> float | None:
-    """Return the dense peak of a GPU for a data type (10^12 operations a second), None if it is not
-    known. Of models without an entry it is that of their multiprocessors and clock, if they have Tensor Cores.
+    """Return the dense peak of a GPU for a data type (10^12 operations per second), or None. For models
+    without an entry it is computed from their SMs and clock, if they have Tensor Cores.
     """
     if _PART.search(model):
         return None

@@ -130,7 +130,7 @@ def _list_marks(unit: DeviceGroup, read: Callable[..., pl.DataFrame]) -> Iterato
 
 
 def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]:
-    """Yield the reach of each thread or task (by) that goes on as before after its last call."""
+    """Yield the reach of each thread or task (by) that continues as before after its last call."""
     for (key,), own in marks.group_by(by, maintain_order=True):
         begin, end = to_arrays(calls.filter(pl.col(by) == key), "begin", "end")
         until = int(end.max())

@@ -343,13 +343,14 @@ class Period:
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
-        """Return whether iterations of another process last as long, about if there are as many."""
+        """Return whether iterations of another process have the same duration, approximately if their number
+        is equal."""
         more = abs(len(self.begins) - len(other.begins))
         apart = REGULAR - 1 if more <= 1 else NEARLY_SAME
         return abs(self.usual - other.usual) <= apart * self.usual
 
     def move_to(self, other: Period) -> None:
-        """Begin where iterations of another process do, if any event may be the first."""
+        """Move the beginning to that of another process's iterations, if any event may be the first."""
         if self.is_sure or other is self:
             return
         middles = (other.begins[1:] + other.begins[:-1]) // 2

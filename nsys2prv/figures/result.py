@@ -94,8 +94,8 @@ FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
 class Finding(Struct, frozen=True):
-    """Finding about something that takes time. Its share is how long that lasts, which is a limit: no more
-    is gained, and hardly anybody gains all of it. Only a :class:`Gain` is by how much the job would be shorter.
+    """A finding about something that takes time. Its share is the duration, which is an upper limit: no more
+    can be saved, and rarely all of it. Only a :class:`Gain` states savings.
     """
 
     #: One of FINDING_KINDS.
@@ -135,7 +135,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def happens_once(self) -> bool:
-        """Return whether it happens once in a job, so that a longer one gains less without it."""
+        """Return whether it occurs once per job, so that its savings are a smaller share of a longer job."""
         return self.kind in OUTSIDE
 
     @property
@@ -386,9 +386,7 @@ class Context(Struct, frozen=True):
         )
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
-        """Return the frame with tasks replaced by names of ranks, and columns of `tasks` that say
-        where they are.
-        """
+        """Replace tasks in a frame by names of ranks, and add columns of `tasks` with their places."""
         joined = _join_names(frame, self.tasks.select("task", *places, rank="who"), "task")
         return joined.select("rank", *places, pl.exclude("task", "rank", *places))
 
@@ -417,7 +415,7 @@ class Context(Struct, frozen=True):
 
 
 def _join_names(frame: pl.DataFrame, names: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a frame with the names of numbers in one of its columns."""
+    """Add the names of the numbers in one column to a frame."""
     names = names.cast({key: frame[key].dtype})
     return frame.join(names, on=key, how="left", maintain_order="left")
 
@@ -497,7 +495,7 @@ class JobRanks(Struct, frozen=True):
         return f"ranks {format_numbers(ranks)}{by_name} ({where})"
 
     def _describe_one(self, task: int) -> str:
-        """Return a rank with its GPUs or host; a GPU that is a rank of NCCL with that one, and its host where
+        """Name a rank with its GPUs or host; a GPU that is an NCCL rank by its own name; with its host if
         there are several, or nothing else is known.
         """
         (row,) = self.tasks.filter(task=task).rows(named=True)
@@ -523,11 +521,11 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 
 
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
-    """Return the name of every communicator by its value. kernels: a row at least for each
-    communicator (its value, negative where unknown) and task. tasks: task, rank (null for none),
-    who, node, is_gpu.
+    """Return the name of every communicator by its value.
 
-    Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
+    kernels: at least one row for each communicator (its value, negative if unknown) and task. tasks: task,
+    rank (or null), who, node, is_gpu. Several communicators of the same members are numbered: `world (0-15)`,
+    `world (0-15) #2`.
     """
     places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
     all_ranks, gpus = tasks["rank"].drop_nulls().n_unique(), {*tasks.filter("is_gpu")["task"]}

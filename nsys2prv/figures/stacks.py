@@ -268,7 +268,7 @@ def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndar
 
 
 def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return samples with place 0 if few are at their callers: these take their part of the time."""
+    """Return samples with place 0 for rare callers: the other samples there share their time."""
     callers = pl.col("place") // (1 << OWNER_BITS)
     is_known = pl.len().over(callers) >= LEAST_SAMPLES
     return samples.with_columns(place=pl.when(is_known).then("place").otherwise(0))
@@ -343,10 +343,8 @@ def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | 
 
 
 def list_places(frames: Frames, context: Context) -> pl.DataFrame:
-    """Return the places in which hosts are while GPUs are idle, the longest first of each task: `who`,
-    `where`, `time_ns`, `idle_share` (of the time in which its GPUs are idle).
-
-    frames: `activities` and `uses`, as findings.py collects them.
+    """Return the places of hosts while GPUs are idle, the longest first for each task: `who`, `where`,
+    `time_ns`, `idle_share` (of the idle time of its GPUs). frames: `activities` and `uses`, from findings.py.
     """
     rows, uses = frames["activities"], frames["uses"]
     if not rows.height:

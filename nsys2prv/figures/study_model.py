@@ -249,7 +249,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def units(self) -> int:
-        """Number of GPUs, or of ranks where there are none, that speedup is relative to."""
+        """Number of GPUs, or of ranks without GPUs, to which speedup refers."""
         return self.devices or self.ranks
 
     @property
@@ -287,14 +287,14 @@ class Run(Struct, kw_only=True):
         return ROW_OF[path].find_value(self.metrics)
 
     def is_labelled_by_path(self) -> bool:
-        """Return whether it is called like its folder or file."""
+        """Return whether its label is the name of its folder or file."""
         path = Path(self.name).absolute()
         paths = (path, path.with_suffix(""), path.parent)
         return any(one.as_posix().endswith(f"/{self.title}") for one in paths)
 
 
 class _Figures(Struct):
-    """Figures of a run that others are computed from, in nanoseconds and fractions."""
+    """Figures of a run from which others are computed, in nanoseconds and fractions."""
 
     elapsed_ns: Annotated[float, Meta(gt=0)]
     useful_ns: float | None = None
@@ -326,7 +326,7 @@ T = TypeVar("T", bound="ComparedRuns")
 
 
 class ComparedRuns(Struct):
-    """The figures of a study; `runs` are in the order of their devices, nodes and ranks."""
+    """The figures of a study; `runs` are ordered by devices, nodes and ranks."""
 
     scaling: Scaling
     #: Name of the run that speed-up and scalability are relative to.
@@ -493,7 +493,7 @@ class ComparedRuns(Struct):
         return explained
 
     def list_metrics(self) -> list[tuple[str, list[float | None]]]:
-        """Return the means of GPU metrics that runs have recorded."""
+        """Return the means of GPU metrics recorded by runs."""
         names = dict.fromkeys(name for run in self.runs for name in run.gpu_metrics)
         return [(name, [run.gpu_metrics.get(name) for run in self.runs]) for name in names]
 
@@ -538,8 +538,8 @@ class ComparedRuns(Struct):
         ]
 
     def name_runs(self, with_nodes: bool = True) -> list[str]:
-        """Return the heading of the column of each run: `8 GPUs, 2 nodes`, or its label where that was
-        given, or where several runs have as many.
+        """Return the heading of the column of each run: `8 GPUs, 2 nodes`, or its label if given, or if
+        several runs have equally many.
         """
         sizes = [run.size for run in self.runs]
         if len({*sizes}) < len(sizes) or (with_nodes and any(run.nodes > 1 for run in self.runs)):
@@ -555,7 +555,7 @@ class ComparedRuns(Struct):
         return self.name_row(row, row.label)
 
     def name_row(self, row: Row, name: str = "") -> str:
-        """Return the name of a row: without GPUs there are hosts alone."""
+        """Return the name of a row; without GPUs all rows concern hosts."""
         name = name or row.name
         if self.has_devices or not row.path.startswith("host."):
             return name

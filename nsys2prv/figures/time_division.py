@@ -1,5 +1,5 @@
-"""Divide time: of each GPU, or of ranks without any, into parts that exclude each other; of the job along
-its critical path; of host threads by their whole call stacks, as flame graphs have it.
+"""Divide time: of each GPU, or of ranks without GPUs, into disjoint parts; of the job along its critical
+path; of host threads by their whole call stacks, as in flame graphs.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ NO_DEVICE = -1
 
 
 def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
-    """Return task and device of all GPU work, and the tasks of ranks that have none (with
-    NO_DEVICE), by task.
-    """
+    """Return task and device of all GPU work, and the tasks of ranks without any (with NO_DEVICE), by
+    task."""
     tasks = group.list_tasks(group.work).to_numpy()
     lanes = set(zip(tasks.tolist(), group.work["device"].to_list(), strict=True))
     busy = {one for task, _ in lanes for one in (task, group.find_host(task))}

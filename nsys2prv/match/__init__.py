@@ -128,9 +128,9 @@ class RelationContext(Struct, frozen=True):
     def run_each(
         self, name: str, step: Callable[..., T], *columns: Iterable, more: tuple = ()
     ) -> list[T]:
-        """Call the step on the workers, as `map` does with an element of each column, then a path
-        of its own for the files that it writes, then `more`; return the results in order. name: how
-        the names of these files begin.
+        """Call the step on the workers for each element of the columns, as `map` does, followed by a unique
+        path for the files that it writes, then `more`; return the results in order. name: prefix of these
+        files.
         """
         steps = [
             partial(step, *own, self.folder / f"{name}-{self.first_task}-{place}", *more)
@@ -302,8 +302,8 @@ def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
 
 
 class Block(Struct, frozen=True):
-    """Rows of one group in a file: `rows` rows of int64, after `first` such rows. Ascending by the
-    first column, the ordinal, where parts of a block are read.
+    """Rows of one group in a file: `rows` rows of int64, after `first` such rows. They ascend by the first
+    column, the ordinal, if parts of a block are read.
     """
 
     #: File that holds the rows.

@@ -134,7 +134,7 @@ def sort_calls(
     path: Path,
     select: SelectCalls,
 ) -> tuple[MemberBlock, ...]:
-    """Return the calls of some reports in a file of blocks. others: facts of their members."""
+    """Store the calls of some reports in a file of blocks. others: facts about their members."""
     calls = select(read_fact(files, tasks), read_fact(others, tasks))
     calls = calls.rename({"time_begin": "begin", "time_end": "end"})
     calls = calls.select(pl.col("communicator", *COLUMNS["calls"]).cast(pl.Int64))
@@ -179,7 +179,7 @@ class CallPortion(Struct, frozen=True):
 
     @property
     def times(self) -> list[int]:
-        """Return times (ns) between which all of its times are."""
+        """Return two times (ns) that enclose all of its times."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def read_calls(self) -> pl.DataFrame:

@@ -106,8 +106,8 @@ def _do_matches_agree(one: Match, other: Match) -> bool:
 
 
 def _choose_chunk_length(count: int, other: int) -> int:
-    """Return the length of the chunks: half of the shorter sequence, as either may have been cut
-    short; all of one that is only just long enough; 0 of one that is not.
+    """Return the length of the chunks: half of the shorter sequence, as either may have been cut short; all
+    of a sequence that is only just long enough; 0 for a shorter one.
     """
     shorter = min(count, other)
     if shorter < FEWEST_CALLS:
@@ -199,7 +199,7 @@ def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nda
 
 
 def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
-    """Return the partners, each kept only by the nearest of the calls that chose it."""
+    """Return the partners; of several calls with one partner only the nearest keeps it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]

@@ -295,8 +295,8 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 def _pair_hosts(
     calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
-    """Return the calls that two hosts have in common; None if they cannot be told apart. here,
-    theirs: rows of each host, by group.
+    """Return the calls that two hosts have in common, or None if they are ambiguous. here, theirs: rows of
+    each host, by group.
     """
     in_order = _pair_in_order(calls, here, theirs, noise)
     if len(here) > 1 and (in_order is None or in_order[2]):

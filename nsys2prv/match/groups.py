@@ -122,7 +122,7 @@ class Pipeline(Struct, frozen=True):
 
     @property
     def bubble(self) -> float | None:
-        """Return the share of an iteration in which a stage has no work, if all take equally long."""
+        """Return the share of an iteration in which a stage is idle, if all stages take equally long."""
         others = len(self.stages) - 1
         if self.micro_batches is None:
             return None
@@ -613,9 +613,9 @@ def find_mesh(
     begins: Sequence[int] = (),
     mesh: str = "",
 ) -> Mesh:
-    """Return the parallel groups of a job. kernels: from :func:`sum_kernels`, of some time (span,
-    ns); ranks: of tasks that use NCCL; begins: of the iterations in it, none where unknown; mesh: names and
-    sizes that are given (`tp=2,pp=4`).
+    """Return the parallel groups of a job. kernels: from :func:`sum_kernels`, of some time (span, ns); ranks:
+    of tasks that use NCCL; begins: of the iterations in it, empty if unknown; mesh: given names and sizes
+    (`tp=2,pp=4`).
     """
     of_rank = pl.col("task").replace_strict(ranks, return_dtype=pl.Int64)
     kernels = name_unknown(reader, kernels.with_columns(rank=of_rank))
@@ -657,8 +657,8 @@ def _find_dimensions(
 
 
 def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimension:
-    """Return a dimension of data parallelism with its name if it is that of experts: each of its groups has a
-    rank of each group of experts, where others have all ranks.
+    """Rename a dimension of data parallelism if it is that of experts: each of its groups has one rank of
+    each group of experts, while other groups have all ranks.
     """
     experts = next(one for one in found if one.name == EXPERT)
     is_data = dimension.name in (DATA, SHARDED) and len(dimension.groups) == experts.size > 1

@@ -329,7 +329,7 @@ def _divide_waits(
 
 
 def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
-    """Return the waits of a thread that end just after calls of another one that let others go on."""
+    """Return the waits of a thread that end just after waking calls of another one."""
     if len(other.wakes) < FEWEST_WAITS:
         return None
     ends = waiter.until[waits]
@@ -344,7 +344,7 @@ def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found 
 
 
 def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
-    """Return the waits of a thread that end in pauses of another one while it does not wait, if it goes on
+    """Return the waits of a thread that end in pauses of another one while it does not wait, if it continues
     soon after.
     """
     if not other.is_known or other.owner == waiter.owner or not len(other.begin):
@@ -383,8 +383,8 @@ def _make_found(
 
 
 def _find_last(times: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the last of some times, ascending, before each end, and how long ago it was (ns); -1 and LONG_AGO
-    for none.
+    """Return the last of some times, ascending, before each end, and the distance (ns); otherwise -1 and
+    LONG_AGO.
     """
     at = np.searchsorted(times, ends, "right") - 1
     return at, np.where(at >= 0, ends - np.append(times, 0)[at], LONG_AGO)

@@ -52,7 +52,7 @@ MESSAGES = ("nccl_message", "mpi_message")
 
 
 class Rule(Struct, frozen=True):
-    """A rule by which calls of several ranks are found to belong together."""
+    """A rule that matches calls of several ranks."""
 
     #: Layouts of which one must be there.
     layouts: tuple[str, ...]
@@ -244,9 +244,8 @@ def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFra
 
 
 def match_graphs(reader: EventReader, graphs: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of meetings (`meeting`) of graphs that were traced as a whole, with kernels of
-    NCCL inside: they end together however far their begins are apart. graphs: as the kernels of
-    :func:`match_by_ends`.
+    """Return the members of meetings (`meeting`) of graphs traced as a whole with NCCL kernels inside: they
+    end together, however far apart they begin. graphs: like the kernels of :func:`match_by_ends`.
     """
     schema = {name: graphs.schema[name] for name in ("thread", "begin", "end", "node_begin")}
     parts = [pl.DataFrame(schema=schema | dict.fromkeys(("meeting", "step"), pl.Int64))]

@@ -289,7 +289,7 @@ def _join_nearest(
 
 
 def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[Note]:
-    """Return notes on how many messages have lines, and why others have none."""
+    """Return notes on the number of messages with lines, and on the reasons for the others."""
     # A send names its receiver; rows that do not are damaged.
     del counts[mpi.SEND, "wild"]
     nouns = {mpi.SEND: "sends", mpi.RECEIVE: "receives"}
@@ -337,10 +337,9 @@ def observe_pairs(
 def _pair_messages(
     blocks: Sequence[Block], processes: pl.DataFrame, contradictory: pl.DataFrame, in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
-    """Return the pairs that are certain and complete, by sends, and the counts of sends and receives,
-    see :class:`MatchedMessages`.
-
-    in_time: whether the clocks agree, so that a receive before its send speaks against a pair.
+    """Return the certain and complete pairs, by sends, and the counts of sends and receives, see
+    :class:`MatchedMessages`. in_time: whether the clocks agree, so that a receive before its send excludes a
+    pair.
     """
     messages = read_blocks(blocks).sort("time_begin", "report", "place")
     number = UNMATCHABLE.index("contradictory")

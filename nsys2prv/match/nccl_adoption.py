@@ -325,7 +325,7 @@ def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) 
 
 
 class Queue(Struct, frozen=True, dict=True):
-    """Kernels of one stream of a rank, or of one communicator where it is recorded."""
+    """Kernels of one stream of a rank, or of one recorded communicator."""
 
     #: Number of the clock that its times are of.
     clock: int
@@ -448,9 +448,7 @@ def _list_parts(divided: Sequence[tuple[list[int], bool]]) -> tuple[tuple[int, .
 
 
 def _may_follow(own: Queue, other: Queue) -> bool:
-    """Return whether the queues share few calls, which end together: too few to know whether they
-    belong together.
-    """
+    """Return whether the queues share few calls, which end together: too few to decide whether they match."""
     low, high = max(own.end[0], other.end[0]) - NEAR, min(own.end[-1], other.end[-1]) + NEAR
     inside = own.calls.ends[(own.end >= low) & (own.end <= high)]
     if not 0 < len(inside) < FEWEST:
@@ -495,8 +493,8 @@ def _list_by_kind(
 
 
 def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
-    """Return the ordinal of each call, by the place (+ MIDDLE) of the call of `other` that ends
-    with it, counted on where nothing is missing between, else -1; None if the ends do not agree
+    """Return the ordinal of each call, given by the place (+ MIDDLE) of the call of `other` that ends with
+    it, and continued if nothing is missing in between; otherwise -1. Return None if the ends do not agree
     while both have calls.
     """
     low, high = max(own.time[0], other.time[0]) - NEAR, min(own.time[-1], other.time[-1]) + NEAR
@@ -656,8 +654,8 @@ def _divide(
 
 
 def _compare_ends(end: np.ndarray) -> np.ndarray:
-    """Return the spread of the differences of the ends of each pair of columns; inf of a column and
-    itself, or where too little can be compared.
+    """Return the spread of the differences of the ends of each pair of columns; inf on the diagonal and for
+    too few values.
     """
     count = end.shape[1]
     spread = np.full((count, count), np.inf)

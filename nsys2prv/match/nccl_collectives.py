@@ -339,9 +339,7 @@ def find_role() -> pl.Expr:
 
 
 def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that have times, with ends after their begins, as their records in the
-    trace have them.
-    """
+    """Return the kernels with valid times, and ends after their begins, as in their trace records."""
     begin, end = pl.col("time_begin"), pl.col("time_end")
     has_times = (begin != NULL) & (end != NULL)
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
@@ -365,8 +363,8 @@ def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end
 
 
 def find_bandwidth(moved: pl.Expr) -> pl.Expr:
-    """Return the bandwidth (B/s) of moving so many bytes in the time `transfer` (ns). 0 is where
-    nothing moved, no slow transfer.
+    """Return the bandwidth (B/s) of moving these bytes in the time `transfer` (ns). 0 means that nothing was
+    moved, not a slow transfer.
     """
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal("transfer", 1)

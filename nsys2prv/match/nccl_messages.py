@@ -231,9 +231,9 @@ def _join_sides(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each stream, whether its orders may be right (`possible`: equally many sends and
-    receives, of equal sizes, none received before it is sent), and whether they certainly are
-    (`together`: all their kernels overlap).
+    """Return, for each stream, whether its orders are possible (`possible`: equally many sends and receives,
+    of equal sizes, none received before it is sent) and whether they are certain (`together`: all their
+    kernels overlap).
     """
     sides = {"sent": pl.col("sends").sum(), "received": (~pl.col("sends")).sum()}
     counts = messages.group_by(_STREAM).agg(**sides)
@@ -281,10 +281,9 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
-    """Write both kernels of each pair of messages, by bucket of their rows of the trace: times and
-    row of the kernel, the begin of the other side's, whether it sends, its bytes (ABSENT if
-    unknown), how many messages the kernel has, whether it does nothing else, and whether the times
-    can be compared.
+    """Write both kernels of each pair of messages, by bucket of their trace rows: times and row of the
+    kernel, begin of the other side's kernel, direction, bytes (ABSENT if unknown), number of messages of the
+    kernel, whether it does nothing else, and whether the times are comparable.
     """
     comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
     sides = []

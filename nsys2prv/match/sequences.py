@@ -1,5 +1,5 @@
-"""Recognising one collective on all its members: by the report's own numbers, else by order,
-checked by when the calls ended.
+"""Recognize one collective on all its members: by the report's own numbers, otherwise by order, checked by
+the end times of the calls.
 """
 
 from __future__ import annotations
@@ -262,10 +262,12 @@ def are_even(member: CallSequence, reference: CallSequence) -> bool:
 def _pair_in_order(
     own: pl.DataFrame, other: pl.DataFrame, noise: Noise, whole: bool, error: float
 ) -> np.ndarray | None:
-    """Return the places of the partners of calls in their order, None if it is not certain: no call in
-    which all wait for all ends before its partner has begun. Where clocks agree, the first call of who
-    begins later belongs to the one that the other is in then, and with the next ones some would; else both
-    must have all calls (`whole`), and any line between the clocks will do. error: of the clocks as placed, ns.
+    """Pair calls in their order; return None if that is uncertain: some call in which all wait for all would
+    end before its partner has begun.
+
+    If clocks agree, the first call of the later beginner belongs to the other's call in progress, and the
+    next calls follow; otherwise both must have all calls (`whole`), and any line between the clocks is
+    possible. error: of the clocks as placed, ns.
     """
     is_even, agrees = own.height == other.height, error <= ALIGNED_ERROR
     if not agrees:
@@ -281,8 +283,8 @@ def _pair_in_order(
 def _meet(
     own: pl.DataFrame, other: pl.DataFrame, shift: int, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Return the places of partners so much further than the calls, None if some do not meet. error: of
-    the clocks as placed, ns; inf where any line may be between them.
+    """Pair calls with partners shifted by an offset; return None if some do not meet. error: of the clocks as
+    placed, ns; inf if any line between them is possible.
     """
     place = np.arange(own.height) + shift
     place = np.where((place >= 0) & (place < other.height), place, -1)
@@ -306,8 +308,8 @@ def _meet(
 
 
 def _find_first(own: pl.DataFrame, other: pl.DataFrame) -> int:
-    """Return the place of the call of the other that is not over when one's first call in which all wait
-    for all begins, by clocks that agree, or 0.
+    """Return the place of the other's call in progress when one's first call in which all wait for all
+    begins, by clocks that agree, or 0.
     """
     synchronizes = pl.col("role") == Role.ALL
     first = own.filter(synchronizes)["begin"].min()
@@ -341,8 +343,8 @@ def _pair_by_time(
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Return whether calls of one order ended together up to a line; not so if one is missing here
-    and another there.
+    """Return whether calls in this order ended together up to a line, which is false if different calls are
+    missing on each side.
     """
     if not len(ends):
         return True
@@ -356,9 +358,7 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Return whether the clocks as placed support that calls of one order belong together: a shift
-    by one would be much farther off.
-    """
+    """Return whether the placed clocks support this order: a shift by one call would be much farther off."""
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
@@ -376,8 +376,8 @@ def _is_gapless(index: np.ndarray, count: int) -> bool:
 def _pair_by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
 ) -> tuple[np.ndarray | None, FindingKind | None]:
-    """Return ordinals of the synchronizing calls by their ends; of all calls where the order only
-    begins elsewhere.
+    """Return ordinals of the synchronizing calls by their ends, or of all calls if the order only begins
+    elsewhere.
     """
     own, other = member.ends, reference.ends
     shorter = min(len(own), len(other))

@@ -294,7 +294,7 @@ def pin_copies(replay: Replay) -> Changes:
 
 
 def _remove_family(family: str, replay: Replay) -> Changes:
-    """Let the calls of a family take no time, but for the first of each name in a process."""
+    """Make the calls of a family take no time, except the first of each name in a process."""
     labels = replay.job.calls
     calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
     return replay.remove_calls(calls, repeated=True)
@@ -309,9 +309,7 @@ def remove_launches(replay: Replay) -> Changes:
 
 
 def remove_long_pauses(replay: Replay) -> Changes:
-    """Let hosts pause between calls for no longer than it takes to launch something, but for pauses
-    between calls that only look.
-    """
+    """Limit pauses of hosts between calls to the usual time of a launch, except between polling calls."""
     gaps, edges = replay.select((Kind.GAP,)), replay.edges
     long = gaps[replay.graph.weight[gaps] >= LONGEST_LAUNCH]
     # Of each node the begin and the end are moments.

@@ -146,8 +146,8 @@ class Launches(Struct, frozen=True):
 
 
 def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[Calls, Launches]:
-    """Return the outermost CUDA and MPI calls of a unit, with its sides of hand-offs as calls of their
-    own, and which operations they launched. handoffs: of all units (HANDOFFS of `match/handoffs.py`).
+    """Return the outermost CUDA and MPI calls of a unit, with its sides of hand-offs as separate calls, and
+    the operations they launched. handoffs: of all units (HANDOFFS of `match/handoffs.py`).
     """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
     columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
@@ -249,8 +249,8 @@ def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str
 def _order_unlaunched(
     call: np.ndarray, thread: np.ndarray, begin: np.ndarray, calls: Calls
 ) -> np.ndarray:
-    """Return the calls that launched operations, where one that was launched before the capture has
-    that of the next operation of its stream, if it began after it: it was launched no later.
+    """Return the calls that launched operations. An operation launched before the capture gets the call of
+    the next operation of its stream, if it began after that call, as it was launched no later.
     """
     if not (call < 0).any():
         return call
@@ -265,7 +265,7 @@ def _order_unlaunched(
 
 
 def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
-    """Return the call of each (task, correlation), -1 for none (int32)."""
+    """Return the call of each (task, correlation), or -1 (int32)."""
     call = np.full(len(tasks), -1, np.int32)
     for task in np.unique(launches.task).tolist():
         ids, calls = launches.correlation, launches.call

@@ -91,7 +91,7 @@ class Column:
 
 
 def split_rows(count: int) -> Iterator[slice]:
-    """Yield so many rows in parts of EDGE_ROWS, which bounds memory; one part at least."""
+    """Yield a number of rows in parts of EDGE_ROWS, to limit memory; at least one part."""
     for start in range(0, max(count, 1), EDGE_ROWS):
         yield slice(start, start + EDGE_ROWS)
 
@@ -184,7 +184,7 @@ COLUMNS = {
 
 
 class Columns(dict[str, bytearray]):
-    """Columns that grow, by their names in COLUMNS: in place where no array of the column is left."""
+    """Columns that grow, by their names in COLUMNS; in place if no array of the column is in use."""
 
     def view(self, name: str) -> np.ndarray:
         """Return a column as an array."""
@@ -211,7 +211,7 @@ def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class Edges:
-    """Edges of a graph, and the work of its nodes behind them: columns to be indexed."""
+    """Edges of a graph, followed by the work of its nodes: columns to be indexed."""
 
     def __init__(self, graph: Graph) -> None:
         count, first = len(graph.target), graph.joined
@@ -236,7 +236,8 @@ class Edges:
 
 
 def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
-    """Return the values of edges in a column, and of nodes' work so many times the node (int32)."""
+    """Return the values of edges in a column, or the node number times `factor` for nodes' work, which is
+    numbered after the edges (int32)."""
     found = np.asarray((rows - len(column)) * factor, np.int32)
     is_edge = rows < len(column)
     if not found.ndim:

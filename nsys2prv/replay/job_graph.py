@@ -224,7 +224,7 @@ def _list_drivers(reader: EventReader) -> dict[int, int]:
 
 
 def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]:
-    """Return rows of helpers in hand-offs -> a process of its own for each, behind the tasks."""
+    """Return rows of helpers in hand-offs -> a process of its own for each, numbered after the tasks."""
     rows = handoffs.select("thread", "releaser").unpivot()["value"].unique().sort().to_numpy()
     rows = rows[reader.rows.units[rows] == NO_UNIT]
     first = int(reader.rows.get_column("task").max(initial=0))
@@ -267,17 +267,15 @@ class _Joiner(Struct):
     nodes: list[pl.DataFrame] = field(default_factory=list)
 
     def add_nodes(self, time: np.ndarray, **work: np.ndarray | int) -> int:
-        """Add nodes at these times (ns), meetings if there is nothing more; return the number of the
-        first.
-        """
+        """Add nodes at these times (ns), by default meetings; return the number of the first."""
         first = len(self.columns.view("time")) + sum(nodes.height for nodes in self.nodes)
         made = {"time": time, "row": -1, "name": 0, "lasts": 0, "work": NO_KIND, **work}
         self.nodes.append(pl.DataFrame(made).select(*JOINING_NODES).cast(JOINING_NODES))
         return first
 
     def set_own(self, ends: np.ndarray, typical: int, kind: Kind | None = None) -> np.ndarray:
-        """Set the typical weight, and the kind, of the work of events, which is the first edge of
-        their ends; return these edges.
+        """Set the typical weight, and the kind, of the work of events, which is the first edge of their ends;
+        return these edges.
         """
         columns = self.columns
         own = np.searchsorted(columns.view("target"), ends.astype(np.int32))
@@ -371,7 +369,7 @@ class _Joiner(Struct):
         self.parts.append(_make_joining(Kind.MEET, typical=0, target=end, source=2 * number + 1))
 
     def number_channels(self, meeting: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
-        """Return the channel of each of so many meetings: that of its processes. meeting, row: of each
+        """Return the channel of each of this many meetings, given by its processes. meeting, row: of each
         member.
         """
         if not count:

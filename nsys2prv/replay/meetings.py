@@ -274,9 +274,9 @@ _SIDES = {
 def _find_messages(
     messages: pl.DataFrame, calls: pl.DataFrame, index: Outermost
 ) -> list[pl.DataFrame]:
-    """Return the meetings of messages: the call that completes the receive waits for the send, and for
-    the call of the sender without which no data moves; that which completes the send waits for the
-    call of the receiver that lets it go on.
+    """Return the meetings of messages. The call that completes the receive waits for the send, and for the
+    sender's call without which no data moves; the call that completes the send waits for the receiver's call
+    that releases it.
     """
     rows = {}
     for name, (row, at_end, _, _) in _SIDES.items():

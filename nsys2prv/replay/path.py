@@ -1,7 +1,6 @@
-"""Find the critical path: the one chain of work and waiting, over all ranks, that explains how long
-a span of the job took, as pieces that follow each other without a gap. And replay the span on an
-ideal network, on which transfers between ranks take no time: the loss by communication that is left
-is ranks waiting for each other.
+"""Find the critical path: the one chain of work and waiting, over all ranks, that explains how long a span of
+the job took, as consecutive pieces without gaps. Also replay the span on an ideal network with instantaneous
+transfers between ranks: the remaining loss by communication is serialization.
 """
 
 from __future__ import annotations
@@ -119,9 +118,9 @@ def find_pieces(replay: Replay) -> PathPieces:
 
 
 def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """Return pieces of the path with the columns of the work that their row (`thread`) did to their `end`, null
-    where it did none: a collective is on the path neither from its begin on nor, where it passes a link that
-    others share, to its end. work: `thread`, `begin`, `end` and further columns.
+    """Add to pieces of the path the columns of the work of their row (`thread`) at their `end`, or null: a
+    collective is on the path not from its begin nor, if it uses a shared link, to its end. work: `thread`,
+    `begin`, `end` and further columns.
     """
     others = [name for name in work.columns if name not in ("thread", "begin", "end")]
     begun = work.rename({"begin": "begun", "end": "until"}).cast({"thread": pl.Int64}).sort("begun")
@@ -225,8 +224,8 @@ class IdealNetwork(Struct, frozen=True):
 def replay_without_transfers(
     graph: JobGraph, begin: int, end: int, kinds: tuple[Kind, ...] = TRANSFERS
 ) -> IdealNetwork | str:
-    """Replay a span (ns of the trace) with transfers of these kinds taking no time; return the
-    result, or why there is none.
+    """Replay a span (ns of the trace) with instantaneous transfers of these kinds; return the result, or the
+    reason why there is none.
     """
     replay, edges = Replay(graph, begin, end), graph.graph.edges
     setting_up, beginning = (

@@ -45,7 +45,7 @@ class PathBound:
         return self._sum_saved(changes) < least * self.replay.span
 
     def _tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        """Return the lines of the table of some kinds with work on the path, and no keys of it."""
+        """Return the lines of the table of some kinds with work on the path, without keys."""
         if kinds not in self._tables:
             table = self.replay.tabulate(kinds)
             lines = np.zeros(len(table.edges), bool)
@@ -58,7 +58,7 @@ class PathBound:
         return self._tables[kinds]
 
     def _sum_saved(self, changes: Changes) -> int:
-        """Return the time that changes take off the path at most (ns)."""
+        """Return the maximum time that changes remove from the path (ns)."""
         saved = 0
         for edges, new in changes:
             on = self.is_on[edges]

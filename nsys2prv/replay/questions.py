@@ -134,7 +134,7 @@ class Question(Struct, frozen=True):
         return do_as_others(self.replay, suspect)
 
     def hand_off(self) -> Changes:
-        """Let ranks take no time, or no longer than usual, while others wait for them."""
+        """Make ranks take no time, or no longer than usual, while others wait for them."""
         kind = _HANDOFFS[self.said["handoffs"]]
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
@@ -161,7 +161,7 @@ class Question(Struct, frozen=True):
         return self.replay.scale(kinds, self.factor, processes=self.find_workers("scaled"))
 
     def scale_kernels(self) -> Changes:
-        """Let kernels of a name take this share of their time."""
+        """Scale the time of kernels of a name by this factor."""
         found = _find_named(f"*{self.said['kernel']}*", self.names.kernels, "kernel")
         return self.replay.scale(GPU, self.factor, keys=found)
 
@@ -264,7 +264,7 @@ def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names
 
 
 def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
-    """Return the event values of the names that are wanted: exactly, or by a pattern."""
+    """Return the event values of the wanted names, exact or by a pattern."""
     for fits in (wanted.__eq__, lambda label: fnmatchcase(label.lower(), wanted.lower())):
         if found := [value for value, label in labels.items() if fits(label)]:
             return found

@@ -144,8 +144,8 @@ def list_suspects(replay: Replay) -> list[Suspect]:
 
 
 def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
-    """Yield processes for which others wait while they work: if they do so longer than usual at times, or
-    if this fills most of the time, because some of it has to be done.
+    """Yield processes that others wait for while they work: those that sometimes take longer than usual, or
+    whose work takes most of the time, because some of it has to be done.
     """
     for process in np.unique(replay.edges.process[replay.find_releases()]).tolist():
         whole, late = (
@@ -237,8 +237,8 @@ def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
 
 
 def _stands_out(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether the excess time of each of some processes is more than chance: in the mean of
-    all its work, at a moment far beyond the usual, or in nearly all repetitions.
+    """Return whether the excess time of each of some processes exceeds chance: in the mean of all its work,
+    at a moment far beyond the usual, or in nearly all repetitions.
     """
     if suspect.is_link or suspect.hands_off:
         return True
@@ -268,8 +268,8 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether each of some processes takes longer than all others ever do in more parts of the
-    time than it would by chance, or by far, as a GPU does while it is throttled.
+    """Return whether each of some processes takes longer than all others ever do in more parts of the time
+    than expected by chance, or by far, as a throttled GPU does.
     """
     table = replay.tabulate(KINDS[suspect.kind])
     sums, own = table.excess.sums, table.find_columns(suspect.processes)
@@ -284,8 +284,8 @@ def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether some work of each of some processes, in the same part of the time, is so much
-    longer than usual that it is no chance: no more of the random pauses of all processes.
+    """Return whether some work of each of some processes, in the same part of the time, exceeds the usual
+    time so much that chance, such as random pauses of all processes, is excluded.
     """
     table = replay.tabulate(KINDS[suspect.kind])
     excess, own = table.excess, table.find_columns(suspect.processes)

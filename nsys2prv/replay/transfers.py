@@ -79,7 +79,7 @@ class Beside(Struct, frozen=True):
 
 
 class _Device(Struct, frozen=True):
-    """Kernels of a device in the span, by row and time, and when NCCL has kernels there."""
+    """Kernels of a device in the span, by row and time, and the spans of NCCL kernels on it."""
 
     #: As in JobGraph.devices.
     number: int
@@ -356,7 +356,7 @@ def _list_messages(replay: Replay) -> pl.DataFrame:
 
 
 def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
-    """Let processes take no longer before each hand-off of a place than they do in the quickest ones."""
+    """Limit the time of processes before each hand-off of a place to that of the quickest ones."""
     work = _compare_with_quick(replay, processes).filter(pl.col("lasts") > pl.col("quick"))
     rows, lasts = work["edge"].to_numpy(), work["quick"].cast(pl.Int64).to_numpy()
     return [(rows, lasts)] if len(rows) else []

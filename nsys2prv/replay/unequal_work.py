@@ -16,7 +16,7 @@ from nsys2prv.replay.whatif import GPU, HOST, Changes, Replay, WorkTable
 
 
 class OwnWork(Struct, frozen=True):
-    """Work of a kind that some processes have alone, or more often than the others."""
+    """Work of a kind that only some processes have, or have more often than the others."""
 
     #: Columns of the table of the kind that have it (a mask).
     columns: np.ndarray
@@ -88,7 +88,7 @@ def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, 
 
 
 def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield processes that have so much work of their own that the job may gain without it."""
+    """Yield processes with enough work of their own for possible savings."""
     table = replay.tabulate(kinds)
     whole = table.by_key[1].sum(axis=0)
     for own in find_own_work(replay, kinds):
@@ -111,8 +111,8 @@ def leave_out(
     processes: tuple[int, ...],
     is_needed: bool = True,
 ) -> Changes:
-    """Let processes do nothing that the others do not do. Kernels of a stage of a pipeline are needed, as
-    a rule: the stages share them equally.
+    """Remove the work that only these processes do. Kernels of a pipeline stage are usually needed, and are
+    shared equally by the stages instead.
     """
     own, table = find_work_of(replay, kinds, processes), replay.tabulate(kinds)
     kept = _find_share_of_stage(replay, kinds, processes) if is_needed else 0.0
@@ -149,7 +149,7 @@ def _find_share_of_stage(
 
 
 def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more: float) -> Changes:
-    """Let the work of each of some columns (a mask) last longer by so much (ns) in total."""
+    """Extend the work of each of some columns (a mask) by this total time (ns)."""
     table = replay.tabulate(kinds)
     changes: Changes = []
     for column in np.flatnonzero(columns).tolist():
@@ -174,8 +174,8 @@ def mask_waiting(replay: Replay) -> np.ndarray:
 
 
 def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
-    """Return the lines of the table of kernels in which processes take longer than the others (a mask);
-    None if they do so in nearly all: then they do not have more work, but are slow.
+    """Return the lines of the table of kernels in which processes take longer than the others (a mask); None
+    if that is true of nearly all lines: then they are slow and do not have more work.
     """
     found = replay.tabulate(GPU).longer
     if processes not in found:

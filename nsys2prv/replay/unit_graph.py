@@ -191,9 +191,7 @@ def _list_events(events: Operations | Calls, thread: np.ndarray, rows: np.ndarra
 
 
 def _place_events(events: pl.DataFrame, nodes: np.ndarray, rows: np.ndarray) -> pl.DataFrame:
-    """Return some events with their moments: node_begin, node_end. nodes: of the begins of all, then
-    of their ends.
-    """
+    """Add moments to some events: node_begin, node_end. nodes: of the begins of all, then of their ends."""
     moments = {"node_begin": nodes[rows], "node_end": nodes[len(nodes) // 2 + rows]}
     return events.hstack(
         [pl.Series(name, 2 * column.astype(np.int64)) for name, column in moments.items()]
@@ -235,9 +233,9 @@ def list_cases(rows: np.ndarray, columns: Columns, time: Times) -> pl.DataFrame:
 
 
 def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.ndarray:
-    """Return the typical weight of each group (ns): the median of its clear cases, of launches and
-    returns by the name of the call; where these are few, of that name on all processes, of the kind
-    on this process, or of the kind.
+    """Return the typical weight of each group (ns): the median of its clear cases, for launches and returns
+    by the name of the call. If these are few, use that name on all processes, then the kind on this process,
+    then the kind.
     """
     kinds, typical, marks = map(columns.view, ("kind", "typical", "marks"))
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))

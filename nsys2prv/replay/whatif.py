@@ -117,7 +117,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return self.mask_columns(self.find_columns(processes))
 
     def find_medians(self, columns: np.ndarray) -> np.ndarray:
-        """Return the medians of some columns (a mask) in each line (ns), NaN of none."""
+        """Return the medians of some columns (a mask) in each line (ns), or NaN."""
         found = np.empty(len(self.edges))
         core.find_medians(self.edges, columns, self.weight.columns, found)
         return found
@@ -149,7 +149,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return (counts[:, columns] <= MORE_OFTEN * few[:, None] + 1).all(axis=1)
 
     def measure(self, column: int, lines: slice = slice(None)) -> np.ndarray:
-        """Return the durations of a column in some lines (ns), -1 where the process does not do the work."""
+        """Return the durations of a column in some lines (ns), or -1 for a process without the work."""
         edges = np.ascontiguousarray(self.edges[lines, column])
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
@@ -350,7 +350,7 @@ class Replay(Struct, frozen=True, dict=True):
         return np.empty_like(self.graph.time.nodes)
 
     def prepare(self) -> None:
-        """Replay the job as it is, so that another thread may list changes while one is replayed."""
+        """Replay the unchanged job, so that another thread may list changes during a replay."""
         self.before, self.span, self._rows  # noqa: B018
 
     def free_memory(self) -> None:
@@ -415,7 +415,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def weight(self) -> Durations:
-        """Durations of the work that is compared: as recorded, or without waits for CPUs."""
+        """Durations of the compared work: as recorded, or without waits for CPUs."""
         return self.graph.weight
 
     def skip_cpu_waits(self) -> Replay:
@@ -569,7 +569,7 @@ class Replay(Struct, frozen=True, dict=True):
         return np.concatenate([last, work, first])
 
     def _take(self, edges: np.ndarray, most: pl.DataFrame, is_last: bool) -> np.ndarray:
-        """Return so many of the last, or of the first, edges of each work of a process. most: of each."""
+        """Return this many of the last, or the first, edges of each work of a process. most: of each."""
         own = pl.DataFrame({name: getattr(self.edges, name)[edges] for name in _OF_WORK})
         own = own.join(
             most.filter(pl.col("most") > 0), on=_OF_WORK, how="left", maintain_order="left"
@@ -601,8 +601,9 @@ class Replay(Struct, frozen=True, dict=True):
         return self._share(table, members) if kinds == GPU else table.share(members, ~members)
 
     def _share(self, table: WorkTable, members: np.ndarray) -> Changes:
-        """Give some columns (a mask) of kernels the work of the others: of their stage of a pipeline, where
-        there are some; other stages do the same in another order, and as often as they have layers.
+        """Give some columns (a mask) of kernels the work of the others: those of their pipeline stage, if
+        there are some, because other stages do the same work in another order, and as often as they have
+        layers.
         """
         changes: Changes = []
         left = members.copy()
@@ -650,7 +651,7 @@ class Replay(Struct, frozen=True, dict=True):
         return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
-        """Let work of some kinds take this share of its time. chosen: as for :meth:`select`."""
+        """Scale the time of work of some kinds by this factor. chosen: see :meth:`select`."""
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
@@ -664,7 +665,7 @@ class Replay(Struct, frozen=True, dict=True):
         return replace(table, weight=self.apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
-        """Give processes the kernels of the others, where they have about as many."""
+        """Give processes the kernels of the others, if these have about as many."""
         table = self.tabulate(GPU)
         own = table.mask_processes(processes)
         return self._share(table.keep(table.find_alike(own)), own)
@@ -727,8 +728,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [(rows, 0.0)]
 
     def expect_messages(self) -> Changes:
-        """Let messages be there when they are waited for: the receiver, and the sender of a large
-        message, go on after the time of the transfer.
+        """Make messages available when they are waited for: the receiver, and the sender of a large message,
+        continue after the transfer time.
         """
         edges, graph = self.edges, self.graph
         waits = self.select(TRANSFERS)
@@ -769,7 +770,7 @@ class Replay(Struct, frozen=True, dict=True):
         ]
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
-        """Let one call, or the time between two calls, take no time; the call waits for nothing."""
+        """Make one call, or the time between two calls, take no time; the call waits for nothing."""
         return self.remove_calls([key]) if kind == Kind.CALL else self.scale((kind,), keys=[key])
 
     # What the time of the span is made of.

@@ -78,7 +78,7 @@ class JobFacts(TypedDict, total=False):
 
 
 class FinishedJob(Struct, frozen=True):
-    """A job, of reports or of a file that `report --json` wrote, with its results."""
+    """A job with its results, from reports or from a file of `report --json`."""
 
     #: What it is: JobFacts, as `OpenJob.describe` has them, or the comparison of two jobs.
     description: dict[str, Any]
@@ -136,14 +136,12 @@ class FinishedJob(Struct, frozen=True):
         return int(self.description.get("job_ns", self.duration))
 
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
-        """Return the figures of a table, None if the job, of a file perhaps that --only wrote, has
-        none.
-        """
+        """Return the figures of a table, or None, for example for a job from a file written with --only."""
         tables = self.results[analysis].tables if analysis in self.results else {}
         return tables[name].frame if name in tables else None
 
     def find_row(self, analysis: str, name: str) -> dict[str, Any]:
-        """Return the first row of a table by its columns, empty where the job has none."""
+        """Return the first row of a table by its columns, or an empty dictionary."""
         frame = self.find_frame(analysis, name)
         return {} if frame is None or frame.is_empty() else frame.row(0, named=True)
 
@@ -159,7 +157,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def metrics(self) -> Metrics:
-        """The efficiencies by part; none where they were not computed."""
+        """The efficiencies by part; empty if they were not computed."""
         return name_metrics(*(self.find_row("efficiencies", one) for one in ("device", "host")))
 
     @property
@@ -169,8 +167,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def clock(self) -> tuple[float, bool] | None:
-        """The clock of its GPUs (Hz), and whether it was sampled while they compute, rather than the greatest that
-        they can have; None if neither is known, or GPUs differ.
+        """The clock of its GPUs (Hz), and whether it was sampled while they compute or is their maximum
+        clock; None if neither is known, or GPUs differ.
         """
         if sampled := self.find_row("efficiencies", "instructions").get("clock_hertz"):
             return sampled, True
@@ -215,7 +213,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def part(self) -> tuple[str, int]:
-        """Part of the job that shares of time relate to, and its length (ns)."""
+        """Part of the job that shares of time refer to, and its length (ns)."""
         begin, end = self.span
         if begin > 0 or end < self.duration:
             return "the steady state", end - begin

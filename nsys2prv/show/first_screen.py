@@ -118,7 +118,7 @@ def _emphasize(title: str, style: Style) -> str:
 
 
 def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room: int) -> list[str]:
-    """Return the lines of the first findings: all titles, then as many details as there is room for."""
+    """Return the lines of the first findings: all titles, then as many details as fit."""
     shown, more = found.findings[:MOST_SHORT], len(found.findings) - MOST_SHORT
     nothing = (found.missing or [NOTHING])[0]
     if all(one.happens_once for one in shown):

@@ -67,8 +67,8 @@ def _list_iterations(job: FinishedJob) -> list[Slice]:
 
 
 def _list_moments(finding: Finding, job: FinishedJob) -> list[Slice]:
-    """Return a finding's moments that do not overlap an earlier one, or all of the time that its share
-    relates to where it has none.
+    """Return a finding's moments that do not overlap an earlier one, or all of the time that its share refers
+    to if it has none.
     """
     evidence = {f"measured {number}": line for number, line in enumerate(finding.evidence, 1)}
     texts = {

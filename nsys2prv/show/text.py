@@ -1,6 +1,6 @@
-"""Write results as text for a terminal, findings first, no wider than it is and no longer than one
-reads. Tables with a row for each of many ranks, devices or hosts are abridged to the minimum, the
-mean and the maximum of all, then the worst rows.
+"""Write results as text for a terminal, findings first, no wider than the terminal and short enough to read.
+Tables with a row for each of many ranks, devices or hosts are abridged to the minimum, the mean and the
+maximum of all, then the worst rows.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def make_figure_column(
     style: Style,
     in_words: bool = False,
 ) -> Column:
-    """Return a column of figures, each with the sign of its rating, or a blank, behind it; without a
-    row nothing. in_words: rating in words instead of a sign.
+    """Return a column of figures, each followed by the sign of its rating, or a blank; "" for missing rows.
+    in_words: rating in words instead of a sign.
     """
     signs = RATINGS if in_words else SIGNS
     width, figures = max(map(len, signs.values())), list(figures)
@@ -265,8 +265,8 @@ WORKS = {
 
 
 class Style(Struct, frozen=True):
-    """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
-    there are no escape sequences.
+    """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and there are no
+    escape sequences.
     """
 
     #: Columns of the terminal, None for tables of any width.
@@ -432,7 +432,7 @@ def _format_title(finding: Finding, width: int) -> list[str]:
 
 
 def _wrap_text(text: str, width: int, indent: int) -> list[str]:
-    """Return lines of a text that begins with spaces of its own."""
+    """Wrap a text that begins with spaces of its own."""
     return textwrap.wrap(
         escape_unprintable(text), width, subsequent_indent=" " * indent, break_on_hyphens=False
     )
@@ -537,9 +537,9 @@ def _format_tree(result: Result, style: Style) -> list[str]:
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
-    """Return the rows to print of a table, and how many ranks or devices are left out: minimum,
-    mean and maximum of all, then the worst, together `rows` or a few more. A table of few ranks or
-    devices, or with several rows of one, is returned as it is.
+    """Return the rows of a table to print, and the number of omitted ranks or devices: minimum, mean and
+    maximum of all, then the worst, together `rows` or a few more. Tables of few ranks or devices, or with
+    several rows each, are returned unchanged.
     """
     place = next((name for name in PLACES if name in frame.columns), None)
     by = next((name for name in WORST if name in frame.columns), None)

@@ -51,7 +51,7 @@ def describe_opening(page: Path) -> str:
 
 
 def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
-    """Write the tutorial of a job into a folder, which is made; return its page. trace: of the job, with
+    """Write the tutorial of a job into a folder, which is created; return its page. trace: of the job, with
     the times of its findings. Raise Nsys2prvError if the trace cannot be read or the folder not written.
     """
     titles = {fit.path: fit.title for fit in find_views_for_trace(trace) if not fit.lacking}

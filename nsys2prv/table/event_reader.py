@@ -1,5 +1,5 @@
-"""The events of a prepared job as columns on one timeline, and the rows of its trace: each thread
-with its task, rank, node, device and stream.
+"""Read the events of a prepared job as columns on one timeline, and the rows of its trace: each thread with
+its task, rank, node, device and stream.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class RowTable(Struct, frozen=True):
         return fill_nulls(self.threads[name], -1).to_numpy()
 
     def find(self, name: str, threads: pl.Series) -> pl.Series:
-        """Return a column of `threads` for each of these rows (int64, called as the column), -1 for null."""
+        """Return a column of `threads` for each of these rows (int64, with the column's name), -1 for
+        null."""
         return pl.Series(name, self.get_column(name)[threads.to_numpy()], dtype=pl.Int64)
 
 
@@ -200,7 +201,7 @@ class EventReader(Struct, dict=True):
 
     @property
     def begin(self) -> int:
-        """Begin of the part of the trace that the job has (ns)."""
+        """Begin of the job's part of the trace (ns)."""
         return self.edges.begin if self.edges else 0
 
     @cached_property
@@ -490,7 +491,7 @@ class EventReader(Struct, dict=True):
     def _read(
         self, stream: str, name: str, unit: int | None, fields: Sequence[str] = ()
     ) -> Iterator[Slice]:
-        """Yield the rows of each run. fields: of ranges, which are wanted."""
+        """Yield the rows of each run. fields: wanted fields of ranges."""
         names = _list_stored(name, fields) if stream == RANGE else None
         with SpillReader() as reader:
             for run in self._index.get((stream, name, unit), ()):
@@ -534,7 +535,7 @@ class EventReader(Struct, dict=True):
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _list_units(self, run: Run) -> list[int]:
-        """Return the units of the threads that a run may be of."""
+        """Return the units of the threads in a run."""
         if run.object >= 0:
             return [int(self.rows.units[self._find_thread(run)])]
         return self._units_of_tasks[run.task]
@@ -574,14 +575,12 @@ def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
 
 
 def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
-    """Return columns as a frame; takes them over one by one, as both would be much memory."""
+    """Convert columns to a frame, taking them over one by one to save memory."""
     return pl.DataFrame([pl.Series(name, columns.pop(name)) for name in [*columns]])
 
 
 def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
-    """Return times and numbers of samples, as :class:`Samples` has them, called by the places of their
-    metrics.
-    """
+    """Return times and numbers of samples, as in :class:`Samples`, named by the places of their metrics."""
     names = {str(metrics.index(one)): one.precision for one in samples.run.shape.metrics}
     frame = samples.make_frame([*names])
     columns = {"time": frame["time"].to_numpy()}

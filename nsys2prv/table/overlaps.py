@@ -51,8 +51,8 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 def separate_overlaps(
     results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
 ) -> None:
-    """Move overlapping rows of the results to lanes; the runs' files are changed in place.
-    run_tasks: maps over tasks of so many rows.
+    """Move overlapping rows of the results to lanes; the runs' files are changed in place. run_tasks: maps
+    over tasks of this many rows.
     """
     grouped = list_overlap_groups()
     tasks: dict[int, list[TaskResult]] = defaultdict(list)
@@ -188,7 +188,7 @@ def assign_first_free_lanes(
 
 
 def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
-    """Give every row the first lane that is free; return how many found none."""
+    """Assign the first free lane to every row; return the number of rows without one."""
     left = np.arange(len(begin))
     lane = 0
     while len(left) and lane < MOST_LANES:
@@ -257,10 +257,10 @@ def _move_rows(
 def _redirect_lines(
     result: TaskResult, old: np.ndarray, begin: np.ndarray, end: np.ndarray, new: np.ndarray
 ) -> None:
-    """Let the lines that lead to moved rows end on their new objects.
+    """Move the ends of lines to the new objects of moved rows.
 
-    A line knows its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and
-    the lines go round in order.
+    A line identifies its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and the
+    lines are distributed in order.
     """
     runs = [run for run in result.runs if run.shape.stream == LINE]
     lines = [read_run(run, "receiver", "receive", "until") for run in runs]
@@ -340,8 +340,8 @@ def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers:
 
 
 def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return the number of each row's stretch: a stretch is the rows of equal keys between two
-    moments that none of these covers.
+    """Return the number of each row's stretch: the rows of equal keys between two moments that none of them
+    covers.
     """
     _, codes = factorize_together(*keys)
     order = np.lexsort((begin, codes))
@@ -359,7 +359,7 @@ def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np
 def _assign_nested_lanes(
     rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
 ) -> int:
-    """Fill in the lanes of an object's rows, stretch by stretch; return how many find none."""
+    """Fill in the lanes of an object's rows, stretch by stretch; return the number of rows without one."""
     _, unit = np.unique(stretch[rows], return_inverse=True)
     unit = unit.reshape(-1)
     for lane in range(MOST_LANES):
@@ -382,8 +382,8 @@ def _assign_free_lanes(
     lanes: np.ndarray,
     free: int,
 ) -> int:
-    """Fill in lanes from `free` on, on which no stretch overlaps another; return how many rows
-    find none.
+    """Fill in lanes from `free` on, on which no stretch overlaps another; return the number of rows without
+    one.
     """
     numbers, unit = np.unique(unit, return_inverse=True)
     unit = unit.reshape(-1)

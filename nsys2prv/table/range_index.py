@@ -63,9 +63,8 @@ def write_ranges(
     block_rows: int,
     closings: np.ndarray | None = None,
 ) -> tuple[dict[str, StoredColumn], RangeIndex]:
-    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT if a field is not there or
-    not known. mask: bits of the fields to keep. block_rows: rows of a block. closings: of states, where
-    they are known.
+    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT for missing or unknown fields. mask:
+    bits of the fields to keep. block_rows: rows of a block. closings: of states, if known.
     """
     stored, always, some = {}, 0, 0
     for name in TIME_COLUMNS:

@@ -197,7 +197,7 @@ class SpillWriter(FrameWriter):
         self.report, self.task, self.field_masks = report, task, field_masks
 
     def append(self, shape: Shape, columns: Columns) -> Run:
-        """Store lines, samples (ABSENT if there is no number) or states, by time."""
+        """Store lines, samples (or ABSENT) or states, by time."""
         stored, values = {}, 0
         for name, column in columns.items():
             role, valid = find_role(shape.stream, shape.name, name), None
@@ -215,7 +215,7 @@ class SpillWriter(FrameWriter):
     def append_ranges(
         self, layout: Layout, columns: Columns, closings: np.ndarray | None = None
     ) -> Run:
-        """Store ranges of a layout, by (begin, -end), as :func:`write_ranges` takes them."""
+        """Store ranges of a layout, by (begin, -end), for :func:`write_ranges`."""
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
         stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
@@ -310,7 +310,7 @@ def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
 
 
 def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
-    """Put other values of a column, which all rows have, in the place of its own."""
+    """Replace the values of a column that all rows have."""
     column = run.columns[name]
     with run.path.open("r+b") as file:
         file.seek(column.values)

@@ -1,8 +1,7 @@
-"""Correct samples and ranges of reports, counted in the account, and read the samples of a window.
-
-Unsampled time is marked, fractions get one scale in all ranks, open ranges are closed, the events of
-the profiler are clipped to the time of the program, devices that several reports sampled are kept
-once, and samples of one time become one.
+"""Correct samples and ranges of reports, counting corrections in the account, and read the samples of a
+window. Unsampled time is marked, fractions get one scale on all ranks, open ranges are closed, events of the
+profiler are clipped to the time of the program, devices sampled by several reports are kept once, and samples
+of one time are merged.
 """
 
 from __future__ import annotations
@@ -155,8 +154,8 @@ def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.nda
 
 
 def _find_period(times: np.ndarray) -> int:
-    """Return the usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics
-    that take turns it is the longer one.
+    """Return the usual time (ns) from sample to sample, or 0. If two sets of metrics take turns, it is the
+    longer one.
     """
     return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
 

@@ -171,8 +171,8 @@ class Slice:
         return to_begin_times(self._values[begin], self._values[end], self._clock)
 
     def make_columns(self, is_local: bool = False) -> dict[str, np.ndarray]:
-        """Return all columns in trace time, as writers take them: int64, ABSENT if there is no value.
-        is_local: objects, domains and names as the task numbers them, else the trace's numbers.
+        """Return all columns in trace time for writers: int64, or ABSENT. is_local: with the task's numbers
+        of objects, domains and names instead of the trace's.
         """
         columns = {}
         for place, (name, values) in enumerate(self._values.items()):
@@ -187,9 +187,7 @@ class Slice:
         return columns
 
     def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
-        """Return samples: time, row, and a column for each metric, called so, null if there is no
-        number.
-        """
+        """Return samples: time, row, and a column named after each metric, or null."""
         columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
         for place, name in enumerate(metrics):
             numbers = pl.Series(name, self._values[str(place)].astype(np.int64))
@@ -249,7 +247,7 @@ class RangeSlice(Slice):
             self.at_end = places[np.argsort(self._values["origin"][places], kind="stable")]
 
     def find_field(self, name: str) -> np.ndarray:
-        """Return a field of all rows, ABSENT (int64) where one has none or it is not known."""
+        """Return a field of all rows, ABSENT (int64) if missing or unknown."""
         level = self.layout.by_name[name].level
         if (CALLERS if level else name) not in self._values:
             return np.full(len(self), ABSENT)
@@ -392,9 +390,7 @@ def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowS
 def find_first_times(
     runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
 ) -> np.ndarray:
-    """Return the time of the first begin of a layout on each row of the trace; OPEN if there is
-    none.
-    """
+    """Return the time of the first begin of a layout on each row of the trace, or OPEN."""
     first = np.full(rows, OPEN)
     with SpillReader() as reader:
         for run in runs:
@@ -421,7 +417,7 @@ def list_closings(
 
 
 def find_places(mask: np.ndarray) -> Places:
-    """Return the places of a mask, as a slice where they follow one another."""
+    """Return the places of a mask, as a slice if they are consecutive."""
     if mask.all():
         return EVERY
     rows = np.flatnonzero(mask)

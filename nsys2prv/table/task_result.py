@@ -1,5 +1,5 @@
-"""Results of tasks, and how their records get there: from the normal form to sorted runs on disk,
-with times made sane, sorted; and an account of all rows.
+"""Represent results of tasks, and store their records: from the normal form to sorted runs on disk, with
+corrected times; and an account of all rows.
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ def append_samples(
     object_: int,
     time: np.ndarray,
 ) -> Run:
-    """Store samples of an object, ascending by time: of each metric its numbers (int64), ABSENT if
-    there is none.
-    """
+    """Store samples of an object, ascending by time: the numbers of each metric (int64), or ABSENT."""
     columns = {"time": time, "row": np.full(len(time), object_)}
     columns |= {str(place): column for place, column in enumerate(numbers.values())}
     return writer.append(get_shape(COUNTER, layout, tuple(numbers)), columns)

@@ -89,8 +89,8 @@ class Window(Struct, frozen=True):
 
 
 class WindowReader(Closable):
-    """Reads a trace window by window, in trace time and in the trace's own numbers. Writers of any
-    format go through it. ends: of ranges; without them a range is where it begins alone.
+    """Reads a trace window by window, in trace time and with the trace's own numbers. Writers of any format
+    use it. ends: also read ranges by their ends; otherwise a range counts only where it begins.
     """
 
     def __init__(self, runs: Sequence[Run], global_ids: GlobalIds, ends: bool = False) -> None:
@@ -100,8 +100,8 @@ class WindowReader(Closable):
         self._last = np.array([self._to_trace_time(run, self._find_last(run)) for run in runs])
 
     def read(self, first: int, last: int | None, names: Sequence[str] | None = None) -> Window:
-        """Return the records with first <= time < last (ns; None: to the end of the trace). names: as
-        :func:`read_slice` has them.
+        """Return the records with first <= time < last (ns; None: to the end of the trace). names: see
+        :func:`read_slice`.
         """
         touched = self._last >= first
         if last is not None:

@@ -340,7 +340,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return work, rows[node], time
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
-        """Return from where edges of these kinds, of one row, lead to nodes; where none does the others."""
+        """Return the sources of edges of these kinds, on one row, that lead to nodes; without such an edge,
+        the node's entry in `others`."""
         steps = self.graph.find_edges(nodes, kinds)
         found, has_step = others.copy(), steps >= 0
         found[has_step] = self.edges.source[steps[has_step]]

@@ -184,7 +184,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
 def _list_longer(
     cause: Cause, facts: CauseContext, suspect: Suspect
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kernels that take processes longer than the others, and by how much (ns)."""
+    """Return the kernels in which processes take longer than the others, and the difference (ns)."""
     if not suspect.is_shared:
         return facts.replay.list_saved(cause.changes)
     changes = facts.replay.compare_kernels(suspect.processes)

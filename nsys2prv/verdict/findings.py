@@ -247,8 +247,8 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
 def _put_into_words(
     cause: Cause, claim: Claim, share: float, facts: CauseContext, names: Names
 ) -> Finding:
-    """Return the finding of a claim that has been checked. Only a cause that can be gone as a whole is
-    a gain: of all of a kind of time, or of hosts of GPUs that work for others, some has to stay.
+    """Return the finding of a checked claim. Only a cause that can be removed as a whole is a gain: for all
+    time of a kind, or for hosts of GPUs that work for others, some has to stay.
     """
     kind, views = TEXTS["kinds"][claim.key]
     evidence = [*claim.evidence]

@@ -138,7 +138,7 @@ def _make_frame(rows: Sequence[tuple[int, ...]], *names: str) -> pl.DataFrame:
 
 
 def _label(frame: pl.DataFrame, task: int, when: Iterable[str] | None = None) -> pl.DataFrame:
-    """Return a small frame with the columns `task` and, where it is given for each row, `when`."""
+    """Return a small frame with the columns `task` and, if given for each row, `when`."""
     labels = [pl.Series("task", [task] * frame.height, pl.Int64)]
     if when is not None:
         labels.append(pl.Series("when", [*when], pl.String))
@@ -202,8 +202,8 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
 
 
 def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
-    """Return the covered time before the first GPU work, and after the last; before the steady state
-    and after it, where there is one (window).
+    """Return the covered time before the first GPU work, and after the last; or before and after the steady
+    state, if there is one (window).
     """
     if (first := unit.first_work) is None:
         return EMPTY, EMPTY

@@ -133,7 +133,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Place in the program of most of it, as text; empty where stacks do not show it."""
+        """Program location of most of it, or "" without stacks."""
         return str(self.place or "")
 
     @property
@@ -160,7 +160,7 @@ class HostUse(Struct, frozen=True):
         return ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
 
     def list_calls(self, part: str) -> list[NamedTime]:
-        """Return the calls or functions that most of a part is spent in."""
+        """Return the calls or functions with most of a part's time."""
         return [one for one in self.calls if one.part == part]
 
     def name_most(self, part: str) -> str:
@@ -169,8 +169,8 @@ class HostUse(Struct, frozen=True):
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
     def describe_most(self) -> str:
-        """Return the part that the host is in most of the time that is not the profiler's, and the calls;
-        empty where no part is most of it.
+        """Return the dominant part of the host's time outside the profiler, and its calls; "" without a
+        dominant part.
         """
         rest = {part: time for part, time in self.parts.items() if part != "profiler"}
         part = max(rest, key=lambda one: rest[one])

@@ -58,8 +58,8 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
-    """Return the process that makes nearly all calls, copies or kernels that a cause is about; None if
-    there is no such, or where calls wait for others.
+    """Return the process that makes nearly all calls, copies or kernels of a cause, or None; also None if
+    calls wait for others.
     """
     kind, key = cause.place or (None, 0)
     is_call = kind == Kind.CALL and not WAITING.search(facts.name_call(key))
@@ -121,8 +121,8 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:
-    """Return advice for the dominant host activity on the critical path (key of ADVICE),
-    and how long a single one of it lasts that is most of it (ns), else 0.
+    """Return advice for the dominant host activity on the critical path (key of ADVICE), and the duration of
+    a single occurrence that takes most of it (ns), or 0.
     """
     path, edges = facts.replay.path, facts.edges
     path = path[(edges.kind[path] == kind) & (edges.key[path] == key)]
@@ -372,13 +372,13 @@ def _describe_call(
 
 
 def _list_busy(facts: CauseContext, edges: np.ndarray) -> list[Said]:
-    """Say for how much of some calls GPUs work, where that is worth a word."""
+    """Describe for how much of some calls GPUs work, if that is relevant."""
     busy = facts.measure_busy(edges)
     return [say("while busy", share=busy)] if busy >= LEAST_NAMED else []
 
 
 def _advise_once(lasts: np.ndarray) -> str:
-    """Return advice if a single one takes most of the time (ns), a key of ADVICE; empty otherwise."""
+    """Return advice (a key of ADVICE) if a single occurrence takes most of the time (ns), otherwise ""."""
     is_most = lasts.max(initial=0) > MOST_IN_FIRST * lasts.sum()
     return ("mostly_once" if len(lasts) > 1 else "once") if is_most else ""
 

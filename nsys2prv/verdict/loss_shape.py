@@ -120,8 +120,8 @@ class Loss(Struct, frozen=True):
 
 
 def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: np.ndarray) -> Loss:
-    """Return the loss of processes in these edges, each by so much (ns): of all of their work, or of that
-    alone which all could share.
+    """Return the loss of processes in these edges, given for each (ns): of all of their work, or only of work
+    that all could share.
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])

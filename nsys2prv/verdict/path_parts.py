@@ -183,8 +183,8 @@ def _list_ends(facts: CauseContext) -> pl.DataFrame:
 
 
 def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.DataFrame:
-    """Return rows of a time (ns) by host activity, with its main call or NVTX range. when: as
-    :meth:`JobFacts.find_use` has it.
+    """Divide a time (ns) by host activity, with the main call or NVTX range of each. when: see
+    :meth:`JobFacts.find_use`.
     """
     use = facts.find_use(when)
     parts = {one: own for one, own in use.parts.items() if own} if use else {}
@@ -217,7 +217,7 @@ def _name_ranges(facts: CauseContext, groups: pl.Series) -> pl.Series:
 
 
 def _label(facts: JobFacts, frame: pl.DataFrame, *more: str) -> pl.DataFrame:
-    """Return rows with the names of processes, the longest first. more: columns behind `name`."""
+    """Return rows with the names of processes, the longest first. more: columns after `name`."""
     tasks = facts.context.tasks.select(process=pl.col("task").cast(pl.Int64) - 1, rank="who")
     order = ("rank", "part", "name", *more)
     joined = frame.join(tasks, on="process", how="left").with_columns(pl.col("rank").fill_null(""))

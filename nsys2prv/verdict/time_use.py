@@ -100,8 +100,8 @@ def make_finding(
 
 
 def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
-    """Return the finding about the hosts of a job without GPU work or MPI calls. why: the
-    reason why there is no such work.
+    """Return the finding about the hosts of a job without GPU work or MPI calls. why: the reason why there is
+    no such work.
     """
     use = facts.find_use("all")
     if use is None:
@@ -191,9 +191,7 @@ def describe_devices(facts: JobFacts) -> str:
 
 
 def _measure_profiler(facts: JobFacts) -> float:
-    """Return the share of the steady state, or of the whole job, that the profiler takes of the hosts of
-    GPUs while these have no work.
-    """
+    """Return the profiler's share of the steady state, or of the whole job, on hosts with idle GPUs."""
     uses, devices = facts.frames["uses"], facts.devices
     if not uses.height:
         return 0.0
@@ -212,8 +210,8 @@ def _measure_mpi(facts: JobFacts) -> float:
 
 
 def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
-    """Return the finding of MPI in which ranks are most of the time, if causes explain hardly any of it.
-    explained: the share that causes gain.
+    """Return the finding that ranks spend most of the time in MPI, if causes explain hardly any of it.
+    explained: the share that causes save.
     """
     in_mpi = {**facts.frames, "uses": facts.frames["uses"].filter(pl.col("mpi") > 0)}
     share, use = _measure_mpi(facts), JobFacts(in_mpi, facts.context).find_use("all")
@@ -223,8 +221,8 @@ def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
 
 
 def _describe_longest_kernel(facts: JobFacts) -> str:
-    """Return the function that takes most of the time of kernels, all instances of a template
-    together, as a sentence; empty where its name is not known.
+    """Return a sentence on the function with the most kernel time, counting all instances of a template
+    together; "" if its name is unknown.
     """
     kernels, labels = (
         facts.frames["kernels"],
@@ -248,7 +246,7 @@ def _strip_template(label: str) -> str:
 
 
 def describe_migrations(facts: JobFacts) -> Finding | None:
-    """Return the finding of managed memory that moves between hosts and GPUs, if that takes long."""
+    """Return the finding of managed memory that migrates between hosts and GPUs, if that takes long."""
     moved, devices = facts.frames["copies"], facts.devices
     moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
@@ -286,9 +284,11 @@ def _choose_remedy(reader: EventReader) -> str:
 def describe_loss(
     facts: CauseContext, reason: str, outside: float, explained: float
 ) -> Finding | None:
-    """Return the finding about the largest loss of time of GPUs, if causes explain little of it;
-    its gain is not known. reason: why it is not, empty where no cause gains enough. outside: the
-    share of the time in which the job waits for requests. explained: the share that causes gain.
+    """Return the finding about the largest loss of GPU time, if causes explain little of it; its savings are
+    unknown.
+
+    reason: why they are unknown, "" if no cause saves enough. outside: the share of the time in which the job
+    waits for requests. explained: the share that causes save.
     """
     frames, devices, job, graph = facts.frames, facts.devices, facts.job, facts.graph
     if not devices.height:

@@ -1,5 +1,5 @@
-"""Give names of events their values and labels, for traces of any format: the same name has the same
-value in every trace where possible; a label is one line that is safe for any reader.
+"""Give names of events their values and labels, for traces of any format. If possible, the same name has the
+same value in every trace. A label is one line that is safe for any reader.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NameValues(Struct):
     domains: dict[str, pl.DataFrame] = {}
 
     def select_labels(self, domain: str) -> pl.DataFrame:
-        """Return the labels of the values met in one NVTX domain."""
+        """Return the labels of the values used in one NVTX domain."""
         values = self.domains.get(domain)
         if values is None:
             return self.labels.clear()
@@ -59,10 +59,10 @@ class NameValues(Struct):
 def assign_values(
     sets: Mapping[str, NameSet], results: Sequence[TaskResult], labellers: Mapping[str, Labeller]
 ) -> dict[str, NameValues]:
-    """Give every name that reading met its value.
+    """Give every name found its value.
 
-    Known names have the value of the catalogue. The rest are numbered in the order of their texts,
-    from their set's first value on; sets of one space do not overlap.
+    Known names have the catalogue's value. The rest are numbered in the order of their texts, from their
+    set's first value on; sets of one space do not overlap.
     """
     result: dict[str, NameValues] = {}
     following: dict[str, int] = {}
@@ -85,9 +85,7 @@ def assign_values(
 
 
 def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
-    """Return short kernel names that are still distinctive: the functor stays where the short name
-    alone is useless.
-    """
+    """Return short but distinctive kernel names: the functor is kept if the short name alone is useless."""
     return make_labels_unique(list(map(make_kernel_label, texts, shorts)), texts)
 
 
@@ -127,7 +125,7 @@ def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 def _look_up(
     values: NameValues, name: str, results: Sequence[TaskResult], distinct: pl.DataFrame
 ) -> None:
-    """Fill in every task's values, and the values met per domain."""
+    """Set the values of all tasks' names, and collect the values used per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
     for piece in _read_pieces(name, results):
         texts = _join_names([names for _, names in piece])
@@ -192,11 +190,10 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with braces where they have brackets.
+    """Return the labels with braces instead of brackets.
 
-    Paraver's short names (headings of columns, the text under the mouse) leave out all from the
-    first [ to the last ]: `step [1]` and `step [2]` would both be `step`. A label with only one of
-    the two stays.
+    Paraver's short names (column headings, text under the mouse) omit everything from the first [ to the last
+    ]: `step [1]` and `step [2]` would both be `step`. A label with only one of the two is kept.
     """
     label = pl.col("label")
     cut = label.str.contains("[", literal=True) & label.str.contains("]", literal=True)

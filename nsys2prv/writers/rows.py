@@ -160,7 +160,7 @@ class RankedProcess(Struct, frozen=True):
 
     @property
     def is_by_name(self) -> bool:
-        """Return whether the rank is told by file names alone."""
+        """Return whether only file names give the rank."""
         return self.source == FILE_NAMES
 
 
@@ -193,9 +193,8 @@ class ObjectModel(Struct):
 
     @property
     def labels(self) -> list[str]:
-        """Return a label for each task: its rank, or the name of its row where it has none or
-        shares it.
-        """
+        """Return a label for each task: its rank, or the name of its row if it has no rank or a shared
+        one."""
         labels: dict[str, None] = {}
         for process, task in zip(self.processes, self.tree.tasks, strict=True):
             where = f"{task.name} on {self.tree.nodes[task.node]}"
@@ -241,9 +240,7 @@ class ObjectModel(Struct):
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
-    """Return reports by rank where every one has a rank of its own, else by natural order of their
-    paths.
-    """
+    """Return reports by rank if each has a rank of its own, otherwise in natural order of their paths."""
     by_name = sorted(infos, key=lambda info: make_natural_key(str(info.given)))
     ranks = [min(info.ranks.values(), default=None) for info in by_name]
     if None in ranks or len(set(ranks)) < len(ranks):
@@ -498,7 +495,7 @@ def _make_row(key: ObjectKey, info: ReportInfo, is_of_helper: bool, device: int)
 
 
 def _name_helper(info: ReportInfo, pid: int) -> str:
-    """Return the program of a helper, else the name of its main thread, and its process id."""
+    """Return the program of a helper, or the name of its main thread, and its process id."""
     name = find_program(info, pid) or info.threads.get(pid | pid_of(pid)) or "process"
     return f"{name} {pid_of(pid)}"
 
@@ -576,15 +573,15 @@ def _place_devices(
 
 
 def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
-    """Return the place of a device in its task. number: of its GPU on the machine."""
+    """Return the sort key of a device in its task. number: of its GPU on the machine."""
     return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
 
 
 class GpuNumbers:
     """Numbers of physical GPUs on their machines, for the names of rows.
 
-    Under CUDA_VISIBLE_DEVICES the same CUDA ordinal means another GPU in every process. Where the report
-    has the GPU behind it, that GPU's number on its machine is used, elsewhere the ordinal itself.
+    Under CUDA_VISIBLE_DEVICES the same CUDA ordinal means another GPU in every process. If the report
+    identifies the GPU, its number on the machine is used, otherwise the ordinal.
     """
 
     def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
@@ -618,7 +615,7 @@ class GpuNumbers:
         return identify_gpu(self.infos, self.machines, report, key)
 
     def find_gpu_number(self, report: int, number: int) -> int:
-        """Return the number on its machine of the GPU that the report gives this number."""
+        """Return the number on its machine of the GPU with this number in the report."""
         gpu = self.infos[report].gpus.get(number)
         gpu_key = gpu is not None and gpu.key
         return self._numbers[self.machines[report]][gpu.key] if gpu_key else number
@@ -638,8 +635,8 @@ class GpuNumbers:
 
 
 def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
-    """Return the number of each GPU of a machine: as reported where all reports agree and no two
-    GPUs share one, else by key.
+    """Return the number of each GPU of a machine: as reported if all reports agree and no two GPUs share one,
+    otherwise by key.
     """
     reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
     if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):

@@ -146,9 +146,7 @@ class State(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateRule(Struct, frozen=True):
-    """The state that a row is in during an event: by the names, else by the values, else
-    `otherwise`.
-    """
+    """The state of a row during an event: by the names, otherwise by the values, otherwise `otherwise`."""
 
     #: State where neither `names` nor `values` decide, None for none.
     otherwise: int | None = None
@@ -206,7 +204,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def state_mask(self) -> int:
-        """Bit of the field that decides in which state a row is, 0 if none does."""
+        """Bit of the field that decides the state of a row, or 0."""
         wanted = self.state and (self.state.field or self.fields[0].name)
         return self._mask(lambda field: field.name == wanted)
 
@@ -282,7 +280,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.time) > 1
 
     def make_kind(self) -> dict[str, Any]:
-        """Return its kind, as a section ``kinds`` says it."""
+        """Return its kind, as declared in a section ``kinds``."""
         return {
             "title": self.label,
             "row": "GPU, a row for each process" if self.queue else "host thread",
@@ -296,8 +294,8 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def make_layout(self) -> dict[str, Any]:
-        """Return its layout, as a section ``layouts`` says it. Work on GPUs does not nest: it has
-        rows to spare.
+        """Return its layout, as declared in a section ``layouts``. GPU work does not nest, so its layout has
+        additional rows.
         """
         fields: dict[str, dict[str, Any]] = {
             "call": {"code": self.code, "label": self.label, "values": {"names": self.name}}
@@ -362,7 +360,7 @@ def load_catalogue() -> Catalogue:
         return made
 
     def make_structs(section: str, kind: type, key: str = "name") -> dict[Any, Any]:
-        """Return entries as structs, which have their name in the field `key`."""
+        """Return entries as structs with their name in the field `key`."""
         return make_each(section, lambda name, spec: msgspec.convert({key: name, **spec}, kind))
 
     calls = make_structs("calls", CallTable)
@@ -489,10 +487,8 @@ def _read_known_names(filename: str) -> dict[str, int]:
 def hash_to_numbers(
     names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
 ) -> dict[str, int]:
-    """Return a number from `first` to `last` for each name.
-
-    It is the one that the name's text hashes to; where two names meet on it, the later in
-    alphabetical order moves to the next free one. More names than numbers go on beyond `last`.
+    """Return a number from `first` to `last` for each name: the hash of its text. If two names have the same
+    hash, the later in alphabetical order moves to the next free number. Further names continue after `last`.
     """
     slots = last - first + 1
     taken = set(forbidden)
@@ -516,9 +512,9 @@ def hash_to_numbers(
 def number_domains(domains: set[str]) -> dict[str, int]:
     """Return the number of each NVTX domain by its name ("" is the default domain).
 
-    Known names have fixed numbers. Any other name has the number that its text hashes to, so that
-    it is the same in every trace; where two names of one trace meet on a number, the later in
-    alphabetical order moves to the next free one.
+    Known names have fixed numbers. Any other name has the hash of its text as number, so that it is the same
+    in every trace; if two names of one trace have the same hash, the later in alphabetical order moves to the
+    next free number.
     """
     fixed_domains = load_catalogue().domains
     numbers = {name: fixed_domains.index(name) for name in domains if name in fixed_domains}
@@ -578,7 +574,7 @@ def load_counter_tables() -> dict[str, CounterTable]:
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """Return a name without its unit, and the unit in brackets behind it ("" without one)."""
+    """Return a name without its unit, and the unit in brackets after it (or "")."""
     match = _NAME.fullmatch(name)
     return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
 
@@ -592,16 +588,14 @@ def _reduce_name(name: str) -> tuple[str, str]:
 
 
 def find_known_label(layout: str, name: str) -> str | None:
-    """Return the label of a name that is listed, else None."""
+    """Return the label of a listed name, or None."""
     return load_counter_tables()[layout].known.get(_reduce_name(name))
 
 
 def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric, ...]:
-    """Return metrics that are sampled together, each with a label of its own. names: with the
-    decimals of their integers.
-
-    An unlisted name is its own label, in the unit that the export's integers really have; so is one
-    that means the same as another of the names.
+    """Return metrics that are sampled together, each with a unique label. names: with the decimals of their
+    integers. The label of an unlisted name is the name itself, in the unit of the export's integers; so is
+    that of a name equivalent to another one.
     """
     metrics: dict[str, int] = {}
     further: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
@@ -619,7 +613,7 @@ def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric,
 
 
 def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
-    """Return the event type of every (layout, label) met."""
+    """Return the event type of every (layout, label) found."""
     codes = {
         (layout, label): code
         for layout, table in load_counter_tables().items()

@@ -1,4 +1,4 @@
-"""Compare two runs: the facts, and the tables that belong to them."""
+"""Compare two runs: the facts, and their tables."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def compare_jobs(
 
 
 def _estimate_noise(runs: Sequence[Run], times: Sequence[float]) -> float | None:
-    """Return by which share of A's iteration the means of both may differ by chance: two standard errors."""
+    """Return the random difference of both means as a share of A's iteration: two standard errors."""
     lasts = [run.lasts for run in runs]
     if min(map(len, lasts)) < 2:
         return None

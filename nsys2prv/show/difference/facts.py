@@ -34,7 +34,7 @@ WIDEST = 50
 
 
 class Reason(Struct, frozen=True):
-    """A part of the difference. Times are ns of the unit that is compared."""
+    """A part of the difference. Times are ns of the compared unit."""
 
     #: What the time is of: kernels, communication, copies, hosts, start-up, shutdown, unexplained.
     family: str

@@ -20,8 +20,8 @@ from nsys2prv.show.finished_job import FinishedJob
 
 
 def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
-    """Return a figure of a run that is limited (:class:`Limit`), None if the run has none: ns of an iteration
-    (`job`: of the job; `region`: of an execution), or an efficiency.
+    """Return the figure of a run to which a :class:`Limit` applies, or None: ns of an iteration (`job`: of
+    the job; `region`: of an execution), or an efficiency.
     """
     run = open_run(job)
     unit = choose_unit([run])
@@ -85,7 +85,7 @@ def check_limits(
 
 
 def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float]:
-    """Return the means of both sides, and the share of the first by which these may differ by chance: two standard
+    """Return the means of both sides, and their random difference as a share of the first: two standard
     errors, by the spread of the runs of each side; 0 if each side is one run.
     """
     means = tuple(float(np.mean(side)) for side in sides)

@@ -63,7 +63,7 @@ def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
 
 
 def draw_bars(bars: Sequence[Bar], width: int) -> list[str]:
-    """Return bars for a terminal, on one scale; none where it has no room. width: characters of a line."""
+    """Draw bars for a terminal, on one scale; none if there is no room. width: characters of a line."""
     longest = max((bar.length for bar in bars), default=0.0)
     head = max((len(bar.label) for bar in bars), default=0) + 2
     times = [format_nanoseconds(bar.length) for bar in bars]

@@ -110,9 +110,9 @@ def list_reasons(
 
 
 def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
-    """Return the work of each rank in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`,
-    `b_count`, how many times as long each takes in B on most ranks (`times`), and how long all would take with
-    that (`usual`).
+    """Return the work of each rank in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`,
+    `a_count`, `b_count`, the factor by which each takes longer in B on most ranks (`times`), and the time of
+    all with that factor (`usual`).
     """
     key = ["rank", "part", "name"]
     sums = [
@@ -139,9 +139,9 @@ def choose_causes(
     times: Sequence[float],
     clock: float,
 ) -> tuple[list[Reason], list[Reason]]:
-    """Return the main causes of the difference, the largest first, and the largest opposite part. of_ranks: as
-    :func:`compare_ranks` returns it; times: of the unit in both runs (ns); clock: how many times as long kernels
-    take by the clocks of GPUs.
+    """Return the main causes of the difference, the largest first, and the largest opposite part. of_ranks:
+    from :func:`compare_ranks`; times: of the unit in both runs (ns); clock: the factor by which kernels take
+    longer because of GPU clocks.
     """
     whole = times[1] - times[0]
     if not (whole and all(run.path.height for run in runs)):
@@ -189,7 +189,8 @@ class _Causes(Struct, frozen=True):
         return tuple(longest["rank"]), longest["b_time_ns"].sum() / usual if usual else None
 
     def list_parts(self, sign: float, least: float) -> list[Reason]:
-        """Return the changes in one direction, the largest first: of each family, and of single ranks apart."""
+        """Return the changes in one direction, the largest first: of each family, and of single ranks
+        separately."""
         found = []
         for family in self.reasons["family"].unique(maintain_order=True):
             own = self.reasons.filter(family=family)
@@ -201,8 +202,8 @@ class _Causes(Struct, frozen=True):
         return sorted(found, key=lambda one: -abs(one.change_ns))
 
     def find_against(self, sign: float, least: float) -> Reason | None:
-        """Return the largest change in a direction: of a family, or a single one that others of its family make up
-        for; None if all are smaller than is named.
+        """Return the largest change in a direction: of a family, or a single one offset by others of its
+        family; None if all are below the limit for mention.
         """
         found = self.list_parts(sign, least)
         families = {one.family for one in found}
@@ -252,7 +253,7 @@ class _Causes(Struct, frozen=True):
 
 
 def is_of_clock(times: float | None, clock: float) -> bool:
-    """Return whether work that takes so many times as long does by the clock."""
+    """Return whether the clock explains work that takes longer by this factor."""
     if not times or clock == 1:
         return False
     return bool(abs(np.log(times) / np.log(clock) - 1) <= OF_CLOCK)

@@ -52,7 +52,7 @@ class Run(Struct, frozen=True):
 
     @property
     def lasts(self) -> np.ndarray:
-        """Return the duration of each iteration (ns), empty where not known."""
+        """Return the duration of each iteration (ns), empty if unknown."""
         return np.diff(self.job.iterations or [0])
 
 

@@ -83,8 +83,8 @@ def make_job_page(job: OpenJob) -> str:
 
 
 def make_timeline_page(job: OpenJob, number: int) -> str:
-    """Return the timeline of the moment of a finding (from 1), or of an open job (0), as a page. Raises
-    UsageError where there is no such finding.
+    """Return the timeline of the moment of a finding (from 1), or of an open job (0), as a page. Raise
+    UsageError for a missing finding.
     """
     results = job.analyse("findings", "time", "iterations")
     findings = results["findings"].findings
@@ -197,9 +197,10 @@ def fill_page(
 
 
 def join_modules(script: str) -> str:
-    """Return a script of JavaScript with all modules that it needs in front, without imports, each in a
-    block of its own. They import by names (``import { a, b } from "./module.js";``) and export constants
-    and classes.
+    """Return a JavaScript script with all modules that it needs in front, without imports, each in a block of
+    its own.
+
+    They import by names (``import { a, b } from "./module.js";``) and export constants and classes.
     """
     blocks: dict[str, str] = {}
 

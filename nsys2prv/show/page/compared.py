@@ -39,9 +39,9 @@ def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
 
 
 def show_headline(comparison: Comparison, jobs: Sequence[FinishedJob]) -> list[FinishedJob]:
-    """Return the runs with two moments to show in each: that of the first cause, the same of both, then the median
-    iteration, or all of the job where no iterations are compared. Without an event of the first cause both are
-    the same.
+    """Return the runs with two moments to show in each: the same moment of the first cause, then the median
+    iteration, or all of the job if no iterations are compared. Without an event of the first cause both
+    moments are equal.
     """
     if not all(job.excerpts for job in jobs):
         return [*jobs]
@@ -77,8 +77,8 @@ def _find_whole(job: FinishedJob, unit: str, cause: Reason | None) -> Moment:
 
 
 def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, int] | None:
-    """Return begin and end (ns) of the longest event of a cause (kernel, call or NVTX range) within a moment, on the
-    lanes at fault where there are any, or None.
+    """Return begin and end (ns) of the longest event of a cause (kernel, call or NVTX range) within a moment,
+    on the lanes at fault if there are any, or None.
     """
     excerpts: Excerpts = job.excerpts
     if cause.family == "start-up":

@@ -61,7 +61,7 @@ class Pack:
         return self.add(b"".join(encode_varints(column) for column in columns))
 
     def add_grid(self, values: np.ndarray) -> dict[str, object]:
-        """Append numbers (rows, columns), rounded to 1/65535 of the greatest; return where they are."""
+        """Append numbers (rows, columns), rounded to 1/65535 of the largest; return their location."""
         top = float(values.max(initial=0)) or 1.0
         scaled = np.round(np.maximum(values, 0) / top * GRID_TOP).astype("<u2")
         return {"at": self.add(scaled.tobytes()), "columns": values.shape[1], "top": top}
@@ -280,7 +280,7 @@ def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
 
 
 def _list_columns(frame: pl.DataFrame) -> Iterator[tuple[str, str, Sequence[object], bool]]:
-    """List columns as tables.js takes them: name, heading, values, whether these are texts."""
+    """List columns as input of tables.js: name, heading, values, whether these are texts."""
     for name, column in zip(frame.columns, frame.get_columns(), strict=True):
         is_text = not column.dtype.is_numeric()
         if column.dtype == pl.Boolean:

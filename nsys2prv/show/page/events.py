@@ -243,7 +243,7 @@ def _list_work(
 
 
 def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.DataFrame:
-    """Return `kernels` of Events for some lanes, of the kernels that take most of their time."""
+    """Return `kernels` of Events for some lanes, for the kernels with the most time."""
     bins = np.searchsorted(edges, frame["begin"].to_numpy(), "right") - 1
     own = frame.with_columns(bin=pl.Series(bins), time=pl.col("end") - pl.col("begin"))
     own = own.filter((pl.col("lane") >= 0) & pl.col("bin").is_between(0, len(edges) - 2))
@@ -328,7 +328,7 @@ def _name_communicators(job: OpenJob) -> dict[int, str]:
 
 
 def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
-    """Return the lane of each row of the trace, of a host thread the first of its task, or -1."""
+    """Return the lane of each row of the trace, for a host thread the first lane of its task, or -1."""
     rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
     first = {task: lane for (task, _), lane in reversed(lanes.items())}
     first |= {host: first.get(task, -1) for task, host in reversed(job.reader.rows.hosts.items())}

@@ -60,7 +60,7 @@ class Bar(Struct, frozen=True):
 
     @property
     def useful(self) -> float:
-        """The share of computing, or of MPI where no GPU works."""
+        """The share of computing, or of MPI without GPU work."""
         return sum(part.share for part in self.parts if part.name in USEFUL)
 
 

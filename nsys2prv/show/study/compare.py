@@ -120,8 +120,8 @@ _RELATIVE = ("speedup", "efficiency", "global", "scalability")
 
 
 def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
-    """Add the figures of a run, and of its regions, that are relative to the reference; is_alone: there
-    is no other run, and no scalability.
+    """Add the figures of a run, and of its regions, that are relative to the reference; is_alone: there is no
+    other run, and no scalability.
     """
     grown = run.units / max(first.units, 1)
     of_regions, of_first = (one.sums.get("regions", {}) for one in (run, first))
@@ -213,9 +213,9 @@ def _compare_intervals(runs: Sequence[Run]) -> list[str]:
 
 
 def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
-    """Yield the runs with iterations on the same number of devices: that number, the runs by their work, the least
-    first, and how many times as much the last does as the first: by instructions where all have them, else by
-    useful time; 1 if unknown, as on GPUs of several models.
+    """Yield the runs with iterations on the same number of devices: that number, the runs by their work,
+    least first, and the ratio of the last run's work to the first's: by instructions if all have them,
+    otherwise by useful time; 1 if unknown, as on GPUs of several models.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:

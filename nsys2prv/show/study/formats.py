@@ -204,7 +204,8 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
 
 
 def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
-    """Return a sentence on the savings of each run without the cause of a finding; none if only one run has it."""
+    """Return a sentence on the savings of each run without the cause of a finding, or none for a single
+    run."""
     shares = study.list_shares(finding)
     if sum(one is not None for one in shares) < 2:
         return ()
@@ -234,7 +235,7 @@ def format_csv(study: ComparedRuns) -> str:
 
 
 def _write_text(text: str) -> str:
-    """Return the text of a cell that no spreadsheet takes for a formula."""
+    """Escape the text of a cell so that no spreadsheet takes it for a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
@@ -307,8 +308,8 @@ def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
 
 
 class Study(ComparedRuns):
-    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are in the order of their
-    devices, nodes and ranks.
+    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are ordered by devices, nodes
+    and ranks.
     """
 
     def __repr__(self) -> str:

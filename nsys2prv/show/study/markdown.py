@@ -1,4 +1,4 @@
-"""Write a study in Markdown, as an assessment has it."""
+"""Write a study in Markdown, in the form of an assessment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = ("structure", "scalability", "regions", "balance", "history")
 
 
 def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = None) -> str:
-    """Return a study in Markdown, as an assessment has it. pictures: name -> path of the plots that it shows."""
+    """Format a study in Markdown, in the form of an assessment. pictures: name -> path of its plots."""
     environment = load_templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
         "row": lambda cells: f"| {' | '.join(cells)} |",

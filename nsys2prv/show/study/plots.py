@@ -89,7 +89,7 @@ def draw_study(study: ComparedRuns) -> dict[str, str]:
 
 
 def find_sections(study: ComparedRuns) -> dict[str, str]:
-    """Return name -> the section of the document that shows a picture; those of balance are not among them."""
+    """Return name -> the section of the document for a picture, except pictures of balance."""
     return {"runs": "structure"} | {_name(one.title): one.section for one in list_plots(study)}
 
 
@@ -222,7 +222,7 @@ def _write_value(unit: str, value: float) -> str:
 
 
 def draw_lines(plot: Plot) -> str:
-    """Return a plot as SVG; points have their values as tips."""
+    """Draw a plot as SVG; points have their values as tooltips."""
     is_log, every = plot.unit == "ratio", {**plot.lines, **plot.guide}
     known = [value for own in every.values() for value in own if value is not None]
     ticks = choose_ticks(known, is_log)
@@ -271,8 +271,8 @@ def draw_lines(plot: Plot) -> str:
 
 
 def _draw_balance(run: Run, title: str) -> str:
-    """Return the useful share of each GPU, or rank without any, as bars, with their mean; of many the mean of
-    neighbors.
+    """Draw the useful share of each GPU, or of each rank without any, as bars with their mean; for many, the
+    mean of neighbors.
     """
     values, names = [*run.balance.values()], [*run.balance]
     size = math.ceil(len(values) / MOST_BARS)

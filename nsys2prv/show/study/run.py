@@ -1,4 +1,6 @@
-"""Make a run of a study of a finished job: its figures in the focus of analysis, its work, and where it ran."""
+"""Make a run of a study from a finished job: its figures in the focus of analysis, its work, and its
+environment.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 
 
 def read_earlier(path: Path) -> list[Run]:
-    """Return the runs of an earlier study, or that of a file that `report --json` wrote."""
+    """Return the runs of an earlier study, or the run of a file from `report --json`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -157,7 +159,7 @@ def _find_metrics(job: FinishedJob) -> dict[str, float]:
 
 
 def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
-    """Return the phases of a run, all of it as one if unknown."""
+    """Return the phases of a run, or all of it as one if unknown."""
     phases = job.find_frame("findings", "phases")
     if phases is None or phases.is_empty():
         return [("run", 0, job.duration)]
@@ -176,8 +178,8 @@ def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
 
 
 def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[str, Work]]:
-    """Return the kernels by class and the communication by operation, on all ranks, divided by the
-    iterations of the job; none of these without iterations.
+    """Return the kernels by class and the communication by operation, on all ranks, divided by the iterations
+    of the job; empty without iterations.
     """
     found: dict[str, dict[str, Work]] = {}
     waiting = job.find_frame("collectives", "across_ranks")

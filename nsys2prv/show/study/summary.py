@@ -214,7 +214,8 @@ def _format(run: Run, path: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of an efficiency within a sentence; of hosts only runs without GPUs are described."""
+    """Return the name of an efficiency within a sentence; host efficiencies occur only in runs without
+    GPUs."""
     name = ROW_OF[path].name.removeprefix("Host ")
     return name if name.startswith(("MPI", "OpenMP", "CPU")) else name[0].lower() + name[1:]
 

@@ -69,8 +69,8 @@ EVENTS, STATES, TAGS = 0, 1, 2
 
 
 class Severity(Enum):
-    """ERROR: Paraver or a tool of it crashes, hangs, refuses, loses something or shows it wrongly.
-    WARNING: it misleads.
+    """ERROR: Paraver or one of its tools crashes, hangs, refuses, loses something or shows it wrongly.
+    WARNING: it is misleading.
     """
 
     ERROR = "error"
@@ -176,8 +176,8 @@ class Header(Struct, frozen=True):
 
 
 def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
-    """Check the first line of a .prv and return its contents, None if the lines behind it cannot be
-    read without it.
+    """Check the first line of a .prv and return its contents, None if the following lines cannot be read
+    without it.
     """
     match = _HEADER.fullmatch(line)
     if match is None:
@@ -398,7 +398,7 @@ class TraceReader:
 
 
 def open_text(path: Path, findings: CheckFindings) -> tuple[str, Iterator[bytes]]:
-    """Return the first line of a trace, and the blocks of lines behind it."""
+    """Return the first line of a trace, and the blocks of lines after it."""
     blocks = _read_blocks(path, findings)
     opening, _, rest = next(blocks, b"").partition(b"\n")
     return opening.decode("utf-8", "replace").removesuffix("\r"), chain([rest], blocks)
@@ -504,7 +504,7 @@ def _report(
     numbers: np.ndarray,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Report a rule that types or states break. lines, counts: where first, and how often."""
+    """Report a rule broken by types or states. lines, counts: first place and number."""
     if len(lines):
         named = [*dict.fromkeys(numbers[np.argsort(lines)].tolist())]
         more = ", ..." if len(named) > MOST_EXAMPLES else ""

@@ -29,9 +29,9 @@ BYTES_SEARCHED, LEAST_BIMODAL = 1 << 26, 0.1
 
 @lru_cache(1)
 def find_kernel_to_show(trace: Path) -> int:
-    """Return the value of the most interesting kernel at the start of a trace: of the matrix
-    products (else of all kernels) the most costly one with bimodal durations, if that costs enough;
-    else the most costly one. 0 without kernels.
+    """Return the value of the most interesting kernel at the start of a trace: among the matrix products (or
+    otherwise all kernels) the most costly one with bimodal durations, if it is costly enough; otherwise the
+    most costly one; 0 without kernels.
     """
     events = (
         _read_kernels(trace)

@@ -60,8 +60,8 @@ BLANKS, BLANKS_OF_EXTRAE = " ", "   "
 
 
 class EventType(Struct, frozen=True):
-    """An event type and, where its values have names, their labels: a frame of `value` and `label`,
-    as :func:`nsys2prv.writers.names.make_labels_safe` makes it (0 is always End).
+    """An event type and, if its values have names, their labels: a frame of `value` and `label` from
+    :func:`nsys2prv.writers.names.make_labels_safe` (0 is always End).
     """
 
     #: Number of the type.
@@ -148,8 +148,8 @@ def make_event_types(
     counters: Sequence[EventType] = (),
     ranks: Sequence[int] = (),
 ) -> list[EventType]:
-    """Return every event type of these layouts (with the bits of the fields that are written), and
-    the counters, by code. A type that several layouts share is listed once. ranks: those that fields name.
+    """Return every event type of these layouts (with the bits of the written fields), and the counters, by
+    code. A type shared by several layouts is listed once. ranks: rank numbers that fields may name.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)
@@ -220,9 +220,7 @@ def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, s
 
 
 def _make_labels_unique(types: list[EventType]) -> list[EventType]:
-    """Return the types with their code behind a label that an earlier one has: views look types up
-    by label, too.
-    """
+    """Append the code to labels that an earlier type has: views look types up by label, too."""
     taken: set[str] = set()
     result = []
     for event_type in types:
@@ -244,9 +242,8 @@ def _format_scale(decimals: int) -> str:
 def make_counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
-    """Return the event types of the metrics met, by layout. Labels have the factors of fractions,
-    as other readers of .pcf files do not know `PRECISION`, with which Paraver would show the
-    fractions themselves.
+    """Return the event types of the metrics found, by layout. Labels contain the factors of fractions,
+    because readers of .pcf files other than Paraver do not know `PRECISION`.
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))

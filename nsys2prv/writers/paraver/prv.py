@@ -52,7 +52,7 @@ class Choice(Struct, frozen=True, dict=True):
 
     @cached_property
     def joined(self) -> tuple[bytes, np.ndarray]:
-        """All texts, one after the other, and where each begins, and the last ends (int32)."""
+        """All texts, one after the other, with the begin of each and the end of the last (int32)."""
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 
@@ -151,7 +151,7 @@ class ParaverWriter(Struct, dict=True):
 
     @cached_property
     def _known_choices(self) -> dict[tuple, Choice]:
-        """Codes by NVTX domain, and callers by row, as windows have needed them."""
+        """Codes by NVTX domain, and callers by row, cached for windows."""
         return {}
 
     def _make_batches(self, window: Window) -> Iterator[Batch]:

@@ -85,9 +85,7 @@ def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> str:
-    """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of
-    them.
-    """
+    """Format the result of :func:`find_views_for_trace`: first views by menu, or all of them."""
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)
     widths = [len(fit.path) for fit in (*listed, *(empty if everything else ()))]
@@ -169,8 +167,8 @@ def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Let a view with planes of kernels open on the most interesting kernel; return it. Other views
-    are returned as they are.
+    """Make a view with planes of kernels open on the most interesting kernel; return it. Other views are
+    unchanged.
     """
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
@@ -197,9 +195,8 @@ def _count_rows_by_level(trace: Path) -> dict[str, int]:
 
 
 class Workspace(Struct, frozen=True):
-    """Views that Paraver offers on traces with one of some event types, or states, as
-    `workspaces.xml` has it.
-    """
+    """Views that Paraver offers for traces with one of some event types, or states, as in
+    `workspaces.xml`."""
 
     #: Name in the menu.
     name: str
@@ -236,9 +233,10 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
 def write_view(
     name: str, span: tuple[int, int] | None, folder: Path | None, trace: Path | None
 ) -> Path:
-    """Write one view, its windows set to a time of the trace (ns), and return its path. name: of
-    the file, with or without its folder and ending. folder: where to, None for Paraver's. trace:
-    the one that it is for. Raise UsageError if there is no such view.
+    """Write one view with its windows set to a time of the trace (ns), and return its path.
+
+    name: of the file, with or without its folder and ending. folder: destination, None for Paraver's. trace:
+    its trace. Raise UsageError for an unknown view.
     """
     by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
     wanted = PurePosixPath(name).name.removesuffix(".cfg")
@@ -309,8 +307,8 @@ def _read_workspace(item: ElementTree.Element) -> Workspace:
 
 
 class TraceContents:
-    """Contents of a .prv or .prv.gz, of all of it and of each of its rows. Raises Nsys2prvError, in
-    one line, for anything else.
+    """Contents of a .prv or .prv.gz, in total and for each of its rows. Raises Nsys2prvError, in one line,
+    for other files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -347,8 +345,8 @@ class TraceContents:
 
     @property
     def rows(self) -> dict[str, list[Contents]]:
-        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order. Lines count
-        for every row.
+        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order. Lines count for every
+        row.
         """
         threads = len(self._tasks)
         return {

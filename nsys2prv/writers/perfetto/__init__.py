@@ -523,7 +523,7 @@ def _find_depths(begun: Sequence[AlikeRanges], tracks: Sequence[np.ndarray]) -> 
 def _find_parents(
     rows: Mapping[tuple[int, ObjectKey], int], count: int
 ) -> tuple[list[ObjectKey], np.ndarray]:
-    """Return the object of each row, and the row that it is a lane of, itself if it is none."""
+    """Return the object of each row, and the row whose lane it is, or itself."""
     keys: list[ObjectKey] = [DeviceKey("")] * count
     parents = np.arange(count)
     for (report, key), row in rows.items():
@@ -540,7 +540,7 @@ def describe_track(track: int, *fields: Field) -> bytes:
 
 
 def _describe_clock(begin: datetime | None) -> bytes:
-    """Return the UTC time at which the trace begins, where that is known."""
+    """Return the UTC time at which the trace begins, if known."""
     if begin is None:
         return b""
     times = {TRACE_CLOCK: 0, UTC_CLOCK: int(begin.timestamp()) * 1_000_000_000}

@@ -144,8 +144,8 @@ class Composed(Window, frozen=True, tag=True):
 
 
 class HistogramColumns(Struct, frozen=True, omit_defaults=True):
-    """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or
-    over all values met.
+    """Columns of a histogram: `width` (0: Paraver's choice) from `first` to `last`, or over all values that
+    occur.
     """
 
     #: 0 for as many columns as Paraver thinks fit.
@@ -310,9 +310,9 @@ def format_cfg(
 ) -> str:
     """Return the text of a view's file.
 
-    rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
-    these need, and at most as the screen. span: begin and end (ns of the trace) of the time that the
-    view shows; None for the whole trace.
+    rows: level -> number of its rows in the trace of the file. Windows are then as high as these need, and at
+    most as the screen. span: begin and end (ns of the trace) of the time that the view shows; None for the
+    whole trace.
     """
     windows = []
     for window in cfg.windows:
@@ -471,12 +471,12 @@ def _narrow_window(window: Window, present: Collection[int]) -> Window:
 def remove_empty_rows(
     view: View, rows: Mapping[str, Sequence[Contents]], firsts: Sequence[int]
 ) -> View:
-    """Return the view with its table limited to rows that show something. rows: level -> contents
-    of each of its rows. firsts: of each thread the first one (from 0) of its task, which stays with it, since
-    its name says the rank and those of streams do not.
+    """Limit the view's table to rows that show something.
 
-    A table stays as it is if its columns are given and are more than names of the view's own, or
-    if one of its windows covers more than one row.
+    rows: level -> contents of each of its rows. firsts: the first thread (from 0) of each thread's task,
+    which is kept with it because its name contains the rank and those of streams do not. A table is unchanged
+    if its columns are given and include more than names of the view's own, or if one of its windows covers
+    more than one row.
     """
     cfg, table = view.cfg, view.cfg.histogram
     if table is None or table.zero or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS:
