@@ -147,8 +147,8 @@ def _hide_notes(notes: Iterable[Note], names: Pseudonyms) -> list[Note]:
 
 
 def _hide_result(result: TaskResult, names: Pseudonyms, frames: FrameWriter) -> TaskResult:
-    """Return a result without private names in its notes, reasons and texts of call stacks, which are
-    stored anew.
+    """Return a result without private names in its notes, reasons and texts of call stacks, and store these
+    again.
     """
     accounts = {
         kind: replace(

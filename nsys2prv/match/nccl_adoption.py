@@ -232,7 +232,7 @@ def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_named(results: Sequence[TaskResult]) -> pl.DataFrame:
-    """Return `report`, `process` and `communicator` of the communicators that calls of processes name."""
+    """Return `report`, `process` and `communicator` of the communicators named in the calls of processes."""
     pieces = [pl.DataFrame(schema=dict.fromkeys(("report", "process", "communicator"), pl.Int64))]
     for result in results:
         if COMMUNICATORS in result.facts:

@@ -106,7 +106,7 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
 
 
 def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
-    """Return the distinct texts in order, each with the least of its short forms."""
+    """Return the distinct texts in order, each with the smallest of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
     for piece in _read_pieces(name, results):
         texts = pl.concat([distinct, _join_names([names for _, names in piece])]).lazy()
@@ -146,8 +146,8 @@ def _look_up(
 
 
 def _read_pieces(name: str, results: Sequence[TaskResult]) -> Iterator[Piece]:
-    """Yield the names of a set that tasks met, in the order of their local indices, a bounded number
-    of rows at a time.
+    """Yield the names of a set found by tasks, in the order of their local indices, a bounded number of rows
+    at a time.
     """
     piece, rows = [], 0
     for result in results:
