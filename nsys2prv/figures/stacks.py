@@ -63,8 +63,9 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
         pl.col("thread") == thread
     )
     if with_place:
-        whole = unit.remember("whole stacks", lambda: _find_whole_stacks(unit))
-        samples = samples.join(whole, on=["thread", "begin"], how="left", maintain_order="left")
+        samples = samples.join(
+            _list_stacks(unit, thread), on="begin", maintain_order="left", how="left"
+        )
         samples = keep_whole_stacks(samples, samples["is_whole"].fill_null(False))
         samples = samples.filter((pl.col("own_1") >= 0) | (pl.col("owner") != SYSTEM))
     return samples.with_columns(lasts=weigh_samples(samples["begin"])).filter(
@@ -93,21 +94,43 @@ def read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
 
 
 def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
-    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
-    rows, texts = unit.reader.read_stacks(unit.number, layouts)
-    known = pl.DataFrame(
-        {
-            "text": pl.int_range(len(texts), dtype=rows.schema["text"], eager=True),
-            "call": texts.str.extract(_match_mpi_call()),
-            "is_whole": texts.str.contains(SEPARATOR, literal=True),
-        }
-    )
-    stacks = rows.filter(pl.col("thread") == thread).unique("begin", keep="first")
-    stacks = stacks.join(known, on="text").select("begin", "call", "is_whole")
     samples = read_samples(unit, thread).select("begin")
-    samples = samples.join(stacks, on="begin", maintain_order="left")
+    samples = samples.join(_list_stacks(unit, thread), on="begin", maintain_order="left")
     samples = keep_whole_stacks(samples, samples["is_whole"])
     return samples.with_columns(lasts=weigh_samples(samples["begin"])).select(*MPI_SAMPLES)
+
+
+def read_stacks(unit: DeviceGroup) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the whole stacks of a unit by begin, and their texts, as `read_stacks` of readers does; they are
+    read once.
+    """
+
+    def read() -> tuple[pl.DataFrame, pl.Series]:
+        rows, texts = unit.reader.read_stacks(unit.number)
+        return rows.sort("begin", maintain_order=True), texts
+
+    return unit.remember("stacks", read)
+
+
+def _list_stacks(
+    unit: DeviceGroup, thread: int, layouts: tuple[str, ...] = SAMPLES
+) -> pl.DataFrame:
+    """Return the stacks of a thread's samples, or of what else has some: `begin`, whether it has more than one
+    function (`is_whole`), and the MPI function in it where MPI was not traced (`call`, null for none).
+    """
+    rows, texts = read_stacks(unit)
+
+    def tell() -> pl.DataFrame:
+        call = pl.lit(None, pl.String)
+        if not unit.has(*MPI_LAYOUTS):
+            call = pl.col("text").str.extract(_match_mpi_call())
+        is_whole = pl.col("text").str.contains(SEPARATOR, literal=True)
+        return texts.to_frame("text").select(is_whole=is_whole, call=call)
+
+    numbers = [STACK_LAYOUTS.index(layout) for layout in layouts]
+    own = rows.filter(pl.col("layout").is_in(numbers), thread=thread)
+    own = own.unique("begin", keep="first", maintain_order=True)
+    return own.select("begin").hstack(unit.remember("told by stacks", tell)[own["text"]])
 
 
 def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
@@ -140,15 +163,6 @@ def divide_time(
         pieces.append(samples.select(pl.col("place").cast(pl.Int64), time=own))
     sums = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("time") > 0)
     return sums.group_by("place", maintain_order=True).agg(pl.col("time").sum(), count=COUNT)
-
-
-def _find_whole_stacks(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the samples with stacks of more than one function: thread, begin."""
-    layouts = [STACK_LAYOUTS.index(layout) for layout in SAMPLES]
-    rows, texts = unit.reader.read_stacks(unit.number, layouts)
-    is_whole = texts.str.contains(SEPARATOR, literal=True)
-    rows = rows.filter(is_whole.gather(rows["text"])).unique(("thread", "begin"))
-    return rows.select(pl.col("thread").cast(pl.Int64), "begin", is_whole=True)
 
 
 def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
@@ -257,12 +271,7 @@ def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndar
     """
     if unit.has(*MPI_LAYOUTS) or not calls.height:
         return 0
-    layouts = [STACK_LAYOUTS.index(layout)]
-    rows, texts = unit.remember(
-        f"stacks of {layout}", lambda: unit.reader.read_stacks(unit.number, layouts)
-    )
-    is_mpi = pl.Series(texts.str.contains(_match_mpi_call()).gather(rows["text"]))
-    found = rows.filter(is_mpi & (pl.col("thread") == calls["thread"][0]))
+    found = _list_stacks(unit, calls["thread"][0], (layout,)).drop_nulls("call")
     in_mpi = calls["begin"].is_in(found["begin"].implode()).to_numpy()
     return in_mpi * map_labels("code_owner")["mpi"]
 

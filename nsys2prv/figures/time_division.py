@@ -30,6 +30,7 @@ from nsys2prv.figures.stacks import (
     divide_time,
     keep_whole_stacks,
     read_layouts,
+    read_stacks,
     weigh_samples,
 )
 from nsys2prv.match.meetings import list_compared_kernels
@@ -320,10 +321,9 @@ FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "tim
 
 def collect_stacks(group: DeviceGroup) -> Collected:
     """Collect the time of each thread in each stack (`stacks`)."""
-    rows, texts = group.reader.read_stacks(group.number)
+    rows, texts = read_stacks(group)
     if not rows.height:
         return
-    rows = rows.sort("begin", maintain_order=True)
     deep = texts.str.contains(SEPARATOR, literal=True).to_numpy()
     for (thread,), own in rows.group_by("thread", maintain_order=True):
         task = int(group.task_of[thread])

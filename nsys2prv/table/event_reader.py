@@ -341,12 +341,10 @@ class EventReader(Struct, dict=True):
             columns[name] = ranges.column(name) if name == "domain" else ranges.find_field(name)
         return columns
 
-    def read_stacks(
-        self, unit: int, layouts: Sequence[int] | None = None
-    ) -> tuple[pl.DataFrame, pl.Series]:
+    def read_stacks(self, unit: int) -> tuple[pl.DataFrame, pl.Series]:
         """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace time, ns),
         `thread`, `layout` (index into `STACK_LAYOUTS`), `text` (index into the texts); and the texts, each
-        with the outermost function first. layouts: restricts them.
+        with the outermost function first.
         """
         frames, texts = [pl.DataFrame(schema=STACK_COLUMNS)], [pl.Series("text", [], pl.String)]
         for file in self.stacks:
@@ -355,7 +353,6 @@ class EventReader(Struct, dict=True):
             if not len(own):
                 continue
             rows = read_frame(file.rows).filter(pl.col("object_thread").is_in(own))
-            rows = rows if layouts is None else rows.filter(pl.col("layout").is_in(layouts))
             first, last = (rows[name].to_numpy() for name in ("time_begin", "time_end"))
             usable = mask_usable(first) & mask_usable(last)
             rows, first, last = rows.filter(usable), first[usable], last[usable]
