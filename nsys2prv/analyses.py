@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.budget import keep_freed_memory, return_freed_memory, return_large_blocks
 from nsys2prv.conversion.quality import lacks_mpi
-from nsys2prv.events.attributes import select_labels
+from nsys2prv.events.attributes import select_by_state, select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.host import select_io_calls
 from nsys2prv.events.kind import find_function
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
@@ -80,10 +79,10 @@ def run_analyses(
         set_up_calls=[select_labels(plain["cuda_api"], one) for one in NAMES["set_up"]],
         gpus=tuple((one, {gpu.name for gpu in seen} - {""}) for one, seen in gpus.items()),
         limits=tuple((one, max(gpu.limits for gpu in seen)) for one, seen in gpus.items() if seen),
-        io=select_io_calls(plain["osrt"]),
+        io=select_by_state("osrt", plain["osrt"], "io"),
         shmem=select_labels(plain["nvtx"], NAMES["shmem"]),
         compilers=select_labels(plain["cpu_module"], NAMES["compilers"]),
-        no_profiler=select_named(plain["profiler_overhead"], "no_profiler"),
+        no_profiler=select_by_state("profiler_overhead", plain["profiler_overhead"], None),
         writing_out=select_named(plain["profiler_overhead"], "writes_out"),
         groups=opened.group_table,
         modules=opened.module_table if MODULES in wanted and has_gpu_work else None,

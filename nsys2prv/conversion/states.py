@@ -9,7 +9,6 @@ In: runs of reports. Out: runs in trace time. Each task goes through windows of 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -126,11 +125,10 @@ def _map_values_to_states(job: Job) -> ValueStates:
         rule = layout.state
         values = dict(sorted(rule.values)) if rule is not None else {}
         if rule is not None and rule.names:
-            patterns = [(state, re.compile(pattern)) for state, pattern in rule.names]
             names = job.values.get(_find_deciding_field(layout).values.name)
             for value, label in names.labels.sort("value").iter_rows() if names else ():
-                fitting = (state for state, pattern in patterns if pattern.search(label))
-                values[value] = next(fitting, _find_default(layout))
+                state = rule.find_state(label)
+                values[value] = NOTHING if state is None else state
         if values:
             found[layout.name] = tuple(
                 np.array([*side], np.int64) for side in zip(*values.items(), strict=True)

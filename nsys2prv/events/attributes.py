@@ -381,6 +381,16 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
     return extraction.name_rows(call.name, [ids], make_texts)
 
 
+def select_by_state(layout: str, labels: pl.DataFrame, state: str | None) -> tuple[int, ...]:
+    """Return the values of names during whose events rows of a layout are in a state, None for none. labels: value
+    and label.
+    """
+    numbers = {one.name: one.value for one in load_catalogue().states}
+    rule = load_catalogue().layouts[layout].state
+    names = labels.select("value", "label").rows()
+    return tuple(value for value, name in names if rule.find_state(name) == numbers.get(state))
+
+
 def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
     """Return the values of labels that match. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())

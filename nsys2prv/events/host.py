@@ -29,7 +29,6 @@ from nsys2prv.events.attributes import (
     list_row_columns,
     make_rows,
     read_fields,
-    select_labels,
 )
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
@@ -74,12 +73,6 @@ OS_STACKS = "OSRT_CALLCHAINS"
 #: process began and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN ({strings:pthread}), 0)"
-#: Calls that may wait for files or the network; locks and timers are no I/O.
-IO = (
-    r"^(?:p?readv?2?(?:64)?|p?writev?2?(?:64)?|f?read|f?write|fgets?|fputs?|getc|getline|open(?:at)?(?:64)?|f?open(?:64)?|f?close|"
-    r"f(?:data)?sync|sendfile(?:64)?|splice|send(?:m?msg|to)?|recv(?:m?msg|from)?|connect|accept4?|"
-    r"io_(?:submit|getevents)|fflush|fscanf|fprintf)$"
-)
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
 CONTEXT_KEY = ("gpuId", "vmId", "contextId")
 #: Columns of switches of contexts.
@@ -99,11 +92,6 @@ NVIDIA_DEVICE = 4
 TRANSFERS = "ucx_transfers"
 #: Functions of UCX that send and receive messages.
 IS_SEND, IS_RECEIVE = r"^ucp_(tag|stream)_send", r"^ucp_(tag|stream)_(msg_)?recv"
-
-
-def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the values of the OS runtime calls that may wait for files or the network."""
-    return select_labels(labels, IO)
 
 
 def select_pthread_calls(info: ReportInfo) -> str:

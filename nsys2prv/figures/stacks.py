@@ -26,14 +26,14 @@ from nsys2prv.figures.thresholds import (
     TOGETHER_AT_EXIT,
 )
 
-#: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
-CALLS = ("cuda_api", "osrt", "pthread", "syscalls")
 #: Whose code it is -> the display name of it, with callers and where no function is known.
 LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
 #: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
 SAMPLES = ("cpu_sample", "cpu_sample_stack")
+#: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
+CALLS = STACK_LAYOUTS[: -len(SAMPLES)]
 #: Layouts of a thread's states.
 STATES_OF_THREADS = ("thread_state", "thread_state_reason")
 #: Whose code samples are in: values of the catalogue.

@@ -371,8 +371,8 @@ def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
     """Add the folded stacks, and the flame graph of threads that drive GPUs while these are idle."""
     stacks = frames["stacks"]
     if not stacks.height:
-        layouts = (*CALLS, *STACK_LAYOUTS[len(CALLS) :])
-        result.missing.append(f"call stacks: none recorded ({context.explain_absence(layouts)})")
+        absent = context.explain_absence(STACK_LAYOUTS)
+        result.missing.append(f"call stacks: none recorded ({absent})")
         return
     places = ("task", "thread", "drives_gpus", "stack")
     stacks = stacks.group_by(places, maintain_order=True).agg(

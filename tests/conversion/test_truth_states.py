@@ -26,11 +26,14 @@ API, POINT_TO_POINT, ONE_SIDED, OS_CALL, PTHREAD, SYSTEM_CALL, FILE = (
     68004000,
     68007000,
 )
-OVERHEAD, OVERHEAD_TYPE, OPENACC, THREAD_STATE = (
+OVERHEAD, OPENACC, THREAD_STATE = (
     69201100,
-    69201101,
     (66000000, 66000001, 66000002),
     67000000,
+)
+#: Overhead that is not the profiler's.
+NO_PROFILER = (
+    r"(?i)unknown|command buffer|loading|compil|^dl(open|close)\((?!.*(nsys|nsight|cupti|Tools))"
 )
 #: Types whose ranges tell only where no other does.
 YIELDING = {OS_CALL, PTHREAD, SYSTEM_CALL, FILE}
@@ -76,7 +79,7 @@ def find_implied_state(trace: Trace, code: int, value: int, others: dict[int, in
     if code == FILE:
         return IO
     if code == OVERHEAD:
-        return PROFILING if others.get(OVERHEAD_TYPE) in (3, 4) else None
+        return None if re.search(NO_PROFILER, label) else PROFILING
     return IMPLIED["openacc"].get(str(value)) if code in OPENACC else None
 
 

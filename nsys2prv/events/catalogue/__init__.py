@@ -152,12 +152,17 @@ class StateRule(Struct, frozen=True):
     otherwise: int | None = None
     #: Field of the record that decides; "" for the one that names the event.
     field: str = ""
-    #: For fields with names: states and regular expressions; the first that matches decides.
-    names: tuple[tuple[int, str], ...] = ()
+    #: For fields with names: states (None for none) and regular expressions; the first that matches decides.
+    names: tuple[tuple[int | None, str], ...] = ()
     #: For other fields: values and states.
     values: tuple[tuple[int, int], ...] = ()
     #: The state counts only where no other event is in one.
     yields: bool = False
+
+    def find_state(self, name: str) -> int | None:
+        """Return the state of a row during an event with this name, None for none."""
+        fitting = (state for state, pattern in self.names if re.search(pattern, name))
+        return next(fitting, self.otherwise)
 
 
 class Layout(Struct, frozen=True, dict=True):
@@ -452,7 +457,7 @@ def _make_state_rule(
     return StateRule(
         values[rule["otherwise"]] if "otherwise" in rule else None,
         rule.get("field", ""),
-        tuple((values[state], pattern) for state, pattern in names.items()),
+        tuple((values.get(state), pattern) for state, pattern in names.items()),
         tuple((value, values[state]) for state, numbers in of_states for value in numbers),
         spec.get("yields", False),
     )

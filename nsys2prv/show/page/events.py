@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import Spans, merge_spans
+from nsys2prv.events.attributes import select_by_state
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
-from nsys2prv.events.host import select_io_calls
 from nsys2prv.figures.device_group import (
     ATTENTION,
     COMMUNICATION,
@@ -104,7 +104,7 @@ def read_events(
     """
     options = AnalysisOptions(
         synchronising=select_synchronising_calls(job.plain_labels["cuda_api"]),
-        io=select_io_calls(job.plain_labels["osrt"]),
+        io=select_by_state("osrt", job.plain_labels["osrt"], "io"),
         covered=job.coverage.common,
     )
     edges = np.linspace(0, job.duration, MAP_BINS + 1).astype(np.int64)
