@@ -24,10 +24,8 @@ from nsys2prv.show.page.excerpts import choose_excerpts
 from nsys2prv.show.study.compare import compare_runs
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.study.run import BEGIN, make_run, read_earlier
+from nsys2prv.show.thresholds import LARGE_REGION
 
-#: Where all regions are asked for, those of at least this share of the time of a run, or of the time that
-#: it loses, are shown: what is smaller explains nothing that a study is about.
-LARGE_REGION = 0.05
 #: What a study shows of each run.
 WANTED = ("efficiencies", "findings", "kernels", "collectives", "metrics", "clocks")
 

@@ -39,9 +39,9 @@ from nsys2prv.export.roles import FILE_NAMES, describe_processes
 from nsys2prv.figures.result import Finding, Result, format_numbers
 from nsys2prv.open_job import OpenJob, open_job
 from nsys2prv.replay.questions import parse_what_ifs
-from nsys2prv.show.difference.facts import NOT_COMPARABLE
 from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
 from nsys2prv.show.difference.pictures import draw_bars, list_bars
+from nsys2prv.show.difference.runs import NOT_COMPARABLE
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.first_screen import format_first_screen
 from nsys2prv.show.text import Style, format_gpu_models, format_recording, format_results

@@ -11,10 +11,9 @@ import polars as pl
 from nsys2prv._util.intervals import Spans
 from nsys2prv.figures.device_group import COMPUTE, GRAPH, Collected, DeviceGroup, Frames
 from nsys2prv.figures.result import Context, Result, format_numbers
+from nsys2prv.figures.thresholds import MATCHED
 from nsys2prv.match.groups import P2P, Dimension, Mesh, find_mesh, number_ranks, sum_kernels
 
-#: Waits of a dimension are known if those of so many of its kernels are: captures cut some.
-MATCHED = 0.9
 #: Groups that are listed.
 MOST_GROUPS = 4
 

@@ -35,7 +35,7 @@ from nsys2prv.figures.iterations import keep_outermost
 from nsys2prv.figures.kernels import METRICS, sum_metrics
 from nsys2prv.figures.nvtx_operations import list_captured_work, read_ranges
 from nsys2prv.figures.result import Context, Result, divide_columns
-from nsys2prv.figures.thresholds import FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
+from nsys2prv.figures.thresholds import BEYOND_PEAK, FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
 
 GPUS = load_shipped_file(__package__, "gpus.yaml")
 #: What the shapes of a product say, and the columns that tell products from others.
@@ -58,8 +58,6 @@ RATES = {
     "tflop_s": divide_columns(pl.col("flop") / 1e3, "product_ns"),
     "peak_share": divide_columns("ideal_ns", "product_ns"),
 }
-#: A share of the peak beyond this is worth a word.
-_BEYOND = 1.02
 #: Whether attention has a causal mask, in names of FlashAttention 2: behind the traits and whether it drops.
 _MASK = r"flash_(?:fwd|bwd)\w*<.*>, ?\w+, ?(\w+)"
 _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
@@ -154,7 +152,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     rows = rate_products(rows, context)
     products = _label_products(rows, frames["measured"], context)
     result.add("products", products)
-    if (products["peak_share"].max() or 0) > _BEYOND:
+    if (products["peak_share"].max() or 0) > BEYOND_PEAK:
         result.notes.append(
             "products above the peak compute less than counted (a mask, sparsity), or accumulate in another data type"
         )

@@ -22,19 +22,18 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.figures.device_group import NAMED_BY, OS, DeviceGroup, to_arrays
 from nsys2prv.figures.stacks import SAMPLES
+from nsys2prv.figures.thresholds import (
+    FEWEST_MARKS,
+    FEWEST_RANGES,
+    LEAST_LEFT,
+    LEAST_MPI_CALLS,
+    NEARLY_EACH,
+    SAME_LENGTH,
+)
 from nsys2prv.table.event_reader import RANGES, EventReader
 
-#: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
-LEAST_LEFT = 0.05
-#: Nearly all marks before have calls; so many before and after are no chance. Fewer are needed of NVTX
-#: ranges, whose names tell what they are.
-ALIKE, FEWEST, FEWEST_RANGES = 0.9, 10, 3
-#: Those after last as long as those before if their medians differ by less than this factor: the
-#: iterations of a program differ less, and what it does at its end is much shorter or longer.
-SAME_LENGTH = 2.0
-#: Layout of collective MPI calls, which all members of a communicator make; so many of others show that a
-#: rank's are missing: one may be cut off by the end of the capture.
-COLLECTIVE, LEAST_MPI_CALLS = "mpi_collective", 2
+#: Layout of collective MPI calls, which all members of a communicator make.
+COLLECTIVE = "mpi_collective"
 _FINALIZE = load_catalogue().name_sets["mpi_other"].list_known_values()["MPI_Finalize"]
 #: Code in which CPU samples show a visit of CUDA.
 _OWNERS = map_labels("code_owner")
@@ -149,10 +148,10 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
             goes_on=pl.col("end").filter(after).max(),
         )
         is_range = pl.col("layout").is_in(RANGES)
-        fewest = pl.when(is_range).then(FEWEST_RANGES).otherwise(FEWEST)
+        fewest = pl.when(is_range).then(FEWEST_RANGES).otherwise(FEWEST_MARKS)
         sums = sums.filter(
             (pl.col("having") >= fewest)
-            & (pl.col("having") >= ALIKE * pl.col("before"))
+            & (pl.col("having") >= NEARLY_EACH * pl.col("before"))
             & (pl.col("after") >= fewest)
             & pl.col("ratio").is_between(1 / SAME_LENGTH, SAME_LENGTH)
         )

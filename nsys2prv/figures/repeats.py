@@ -28,6 +28,7 @@ from nsys2prv.figures.thresholds import (
     LEAST_SAME,
     MOST_IN_LAYER,
     MOST_LAYERS,
+    MOST_VARIANCE,
     NEARLY_SAME,
     REGULAR,
     SAME_BY_CHANCE,
@@ -38,8 +39,6 @@ from nsys2prv.figures.thresholds import (
 
 #: Events of a mark, at most; marks that are tried; events that are looked at for them.
 LONGEST_MARK, MOST_TRIED, MOST_EVENTS = 8, 24, 1_000_000
-#: Most that the distances of marks vary (variance over the square of the mean) for them to be tried.
-MOST_VARIANCE = 0.5
 #: Times of what does not happen.
 NEVER = np.zeros(0, np.int64)
 

@@ -17,10 +17,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import escape_to_one_line, format_count, list_some
 from nsys2prv.figures.result import OUTSIDE, Finding
-from nsys2prv.figures.thresholds import (
-    FAIR,
-    GOOD,
-)
+from nsys2prv.figures.thresholds import FAIR, FALLEN, GOOD
 
 #: Says what a JSON file is; another number when its figures mean something else.
 FORMAT = "nsys2prv study 1"
@@ -65,8 +62,6 @@ EXPLAINED_BY = {
         "cpu_waits",
     ),
 }
-#: A factor that falls by so much from the reference is explained, too.
-FALLEN = 0.05
 #: Groups of findings in the order of recommendations.
 ORDER = ("causes", "limits", "once")
 #: How an efficiency is rated -> the sign behind it, where no colours are.

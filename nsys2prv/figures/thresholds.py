@@ -34,6 +34,8 @@ REGULAR, LEAST_REGULAR = 2.0, 1 / 3
 NEARLY_SAME, SAME_BY_CHANCE, LEAST_SAME = 0.1, 10, 0.5
 #: A network has no more layers than this; a layer has more kernels than TINY, but not so many.
 MOST_LAYERS, TINY, MOST_IN_LAYER = 128, 3, 500
+#: Most that the distances of marks vary (variance over the square of the mean) for them to be tried.
+MOST_VARIANCE = 0.5
 #: What fewer intervals have is done now and then, as when something is logged.
 SELDOM = 0.05
 
@@ -45,6 +47,19 @@ SELDOM = 0.05
 NEGLIGIBLE = 0.05
 #: A begin of captures without events is worth a note if it is longer than this, or than this share of all.
 LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
+
+# Until when calls and kernels of a thread are recorded.
+
+#: Threads are looked at whose last call is so much of the trace before its end: less changes figures little.
+LEAST_LEFT = 0.05
+#: Nearly all marks before have calls; so many before and after are no chance. Fewer are needed of NVTX
+#: ranges, whose names tell what they are.
+NEARLY_EACH, FEWEST_MARKS, FEWEST_RANGES = 0.9, 10, 3
+#: Those after last as long as those before if their medians differ by less than this factor: the
+#: iterations of a program differ less, and what it does at its end is much shorter or longer.
+SAME_LENGTH = 2.0
+#: So many calls of others show that a rank's are missing: one may be cut off by the end of the capture.
+LEAST_MPI_CALLS = 2
 
 # Hosts.
 
@@ -77,6 +92,8 @@ LEAST_ACTIVE = 0.1
 #: An efficiency is good, or fair, from these fractions on. POP takes less than 80% for worth a
 #: look, BSC's BasicAnalysis less than 60% for critical.
 GOOD, FAIR = 0.8, 0.6
+#: A factor that falls by so much from the reference of a study is explained, as one that is low.
+FALLEN = 0.05
 #: Regions of less of the elapsed time are left out where all are asked for.
 LEAST_REGION = 0.01
 
@@ -110,9 +127,13 @@ MOST_PARTS = 4
 FAR_BELOW, MOST_BELOW = 0.5, 0.75
 #: No kernel gets shorter than this (ns): to begin and to end it takes some us, whatever it computes.
 SHORTEST_KERNEL = 5_000
+#: A share of the peak beyond this is worth a word.
+BEYOND_PEAK = 1.02
 
 # Sizes of transfers.
 
 #: Latency and bandwidth are told apart by so many classes of sizes (a line fits any two), the largest so many
 #: times the smallest, whose times a line of both gives within this share: protocols change with the size.
 FEWEST_SIZES, SIZES_APART, FITS = 3, 16, 0.5
+#: Waits of a dimension of parallel groups are known if those of so many of its kernels are: captures cut some.
+MATCHED = 0.9

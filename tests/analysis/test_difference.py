@@ -14,9 +14,10 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.cli import main
 from nsys2prv.figures.result import Result, Table
 from nsys2prv.show.difference.comparison import compare_jobs
-from nsys2prv.show.difference.facts import NOT_COMPARABLE, Limit
+from nsys2prv.show.difference.facts import Limit
 from nsys2prv.show.difference.limits import check_limits, compare_sides, find_jump
 from nsys2prv.show.difference.pictures import draw_bars, list_bars
+from nsys2prv.show.difference.runs import NOT_COMPARABLE
 from nsys2prv.show.finished_job import FinishedJob
 
 US, MS, STEPS = 1_000, 1_000_000, 10

@@ -10,16 +10,7 @@ import polars as pl
 from nsys2prv._util.text import list_some
 from nsys2prv.figures.result import DECLARED, Result, Table, divide_columns
 from nsys2prv.figures.study_model import list_known_rows
-from nsys2prv.show.difference.facts import ALIKE, NOT_COMPARABLE, OUTLIER, UNITS, Comparison
-from nsys2prv.show.difference.likeness import (
-    LEAST_ALIKE,
-    LEAST_COMMON,
-    compare_clocks,
-    compare_work,
-    find_unseen_host,
-    list_reserves,
-    repeat_alike,
-)
+from nsys2prv.show.difference.facts import UNITS, Comparison
 from nsys2prv.show.difference.reasons import (
     BY,
     choose_causes,
@@ -28,14 +19,21 @@ from nsys2prv.show.difference.reasons import (
     list_reasons,
 )
 from nsys2prv.show.difference.runs import (
+    NOT_COMPARABLE,
     Run,
     choose_column,
     choose_unit,
+    compare_clocks,
+    compare_work,
+    find_unseen_host,
+    list_reserves,
     open_run,
     pair_names,
     rename,
+    repeat_alike,
 )
 from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.thresholds import ALIKE, LEAST_ALIKE, LEAST_COMMON, OUTLIER
 
 #: Regions that are named at most.
 MOST_REGIONS = 3

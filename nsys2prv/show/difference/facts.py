@@ -8,27 +8,16 @@ import numpy as np
 from msgspec import Struct, to_builtins
 
 from nsys2prv._util.text import format_nanoseconds, format_share, list_some, shorten
-from nsys2prv.show.difference.runs import ARGUMENTS
+from nsys2prv.show.difference.runs import ARGUMENTS, NOT_COMPARABLE
+from nsys2prv.show.thresholds import ALIKE, APART, MANY_TIMES, OUTLIER, SAME_COUNT
 from nsys2prv.verdict.words import TEXTS, say
 
-NOT_COMPARABLE = "not comparable"
 #: What is compared -> what it is called.
 UNITS = {
     "iteration": "iteration",
     "job": "job",
     "work": "from the first to the last GPU work",
 }
-#: From so many times on a change is said as a multiple: more percent are hard to read.
-MANY_TIMES = 2
-#: Runs that differ by a smaller share are alike where their spread is not known: so much do repeated runs of
-#: one program on one machine differ.
-ALIKE = 0.005
-#: Iterations that take longer than this multiple of the median are named.
-OUTLIER = 1.5
-#: Shares that people are told of a difference twice: of the job and of an iteration, if they are so far apart.
-APART = 0.02
-#: Numbers of kernels that are the same, by place in the program, differ by at most this.
-SAME_COUNT = 0.2
 #: Characters of a name in a sentence.
 WIDEST = 50
 

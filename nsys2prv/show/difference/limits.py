@@ -14,9 +14,10 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.figures.result import Result
 from nsys2prv.figures.study_model import list_known_rows
 from nsys2prv.show.difference.comparison import compare_jobs
-from nsys2prv.show.difference.facts import ALIKE, UNITS, Checked, Comparison, Limit, compute_change
+from nsys2prv.show.difference.facts import UNITS, Checked, Comparison, Limit, compute_change
 from nsys2prv.show.difference.runs import choose_column, choose_unit, open_run
 from nsys2prv.show.finished_job import FinishedJob
+from nsys2prv.show.thresholds import ALIKE
 
 
 def measure_run(job: FinishedJob, what: str, name: str) -> float | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nsys2prv.show.difference.facts import Reason
 from nsys2prv.show.difference.runs import ENDS, Run
+from nsys2prv.show.thresholds import LEAST_NAMED, MOSTLY, OF_CLOCK, OPPOSED, OWN
 
 #: Families of parts of the path, in the order of sentences.
 FAMILIES = {
@@ -26,22 +27,12 @@ FAMILIES = {
     "outside": "unexplained",
 }
 REST = "rest"
-#: A single reason that has so much of what its family differs by is named alone; further causes are named from
-#: this share of the difference on.
-MOSTLY, LEAST_NAMED = 0.6, 0.2
 #: Causes that are named at most.
 MOST_CAUSES = 2
 #: Families whose reasons have names of their own.
 OF_MANY = ("kernels", "communication", "copies", "hosts")
 #: Families that name nothing to change.
 UNKNOWN = ("unexplained", REST)
-#: A part against the difference is named from this share of the unit on.
-OPPOSED = 0.05
-#: Kernels are slower by the clock if they are so by a power of it that is 1 within this: those that wait for memory
-#: hardly change.
-OF_CLOCK = 0.25
-#: Ranks are named whose own change is this share of the largest, and that makes up as much of the difference.
-OWN = 0.5
 #: What tells reasons apart, and columns of what a change is by.
 KEY = ["part", "name", "range"]
 BY = ("by_count_ns", "by_duration_ns", "by_place_ns")

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import format_nanoseconds, shorten_name
 from nsys2prv.figures.result import Finding
-from nsys2prv.show.difference.facts import APART, Comparison, Reason
+from nsys2prv.show.difference.facts import Comparison, Reason
 from nsys2prv.show.difference.pictures import LOOKS
 from nsys2prv.show.difference.pictures import Bar as Times
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.excerpts import Excerpts, Moment
 from nsys2prv.show.page.sections import ACROSS, Bar, Part
+from nsys2prv.show.thresholds import APART
 
 #: Room on either side of the event of a headline, as a part of the longer one of both runs.
 AROUND = 1.0

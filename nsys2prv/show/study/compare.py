@@ -18,13 +18,8 @@ from nsys2prv.figures.study_model import (
     compute_loss,
 )
 from nsys2prv.show.study.formats import Study
+from nsys2prv.show.thresholds import MIDDLE, OTHER_WORK, UNCLEAR
 
-#: The work of an iteration grows with this power of the number of devices: less is strong scaling;
-#: further than this from 0 (strong) and from 1 (weak) it is not clear.
-MIDDLE, UNCLEAR = 0.5, 0.25
-#: Runs on equally many devices of one model do different work if an iteration computes longer by this
-#: factor: clocks and instructions per cycle differ by less.
-OTHER_WORK = 1.5
 #: What is said of runs that do not compare.
 WARNINGS: dict[str, str] = load_shipped_file("nsys2prv.show.study", "warnings.yaml")
 

@@ -27,6 +27,7 @@ from nsys2prv.figures.study_model import (
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import say_clock
+from nsys2prv.show.thresholds import LONGER, REGULAR
 
 #: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
 #: calls happen once in a job.
@@ -38,8 +39,6 @@ NO_WORK = (
 )
 #: When a run began, in its environment.
 BEGIN = "begin (UTC)"
-#: Iterations that take so many times the median are named if they come regularly, at least so often.
-LONGER, REGULAR = 1.2, 3
 #: A table that a run lacks.
 NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 

@@ -16,9 +16,8 @@ from nsys2prv.figures.study_model import (
     rate_efficiency,
 )
 from nsys2prv.show.text import format_figure, format_work
+from nsys2prv.show.thresholds import ALIKE, MENTIONED
 
-#: Smallest change of a factor that is mentioned; times that differ by a smaller share are alike.
-MENTIONED, ALIKE = 0.02, 0.005
 #: The reference, and the run that is compared with it; figures of a region of both.
 Pair = tuple[Run, Run]
 
