@@ -473,6 +473,11 @@ class DeviceGroup:
         work = self.work.hstack(self.launches).select(*columns)
         return work.filter(self.launches["sent"].is_not_null())
 
+    def is_in_steady(self) -> pl.Expr:
+        """Return whether rows lie in the steady state, or the job without one."""
+        begin, end = self.options.get_steady_span(self.duration)
+        return (pl.col("begin") >= begin) & (pl.col("end") <= end)
+
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The iterations of the steady state of each task, by task: ITERATION_COLUMNS."""

@@ -58,16 +58,23 @@ def collect(unit: DeviceGroup) -> Collected:
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
     yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
-    for samples in unit.reader.read_samples("gpu_metric", unit.number):
-        on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
-        yield "measured", sum_metrics(on_device, samples, KERNEL_KEY)
+    yield from measure_kernels(unit, kernels, KERNEL_KEY)
 
 
-def sum_metrics(
+def measure_kernels(
+    unit: DeviceGroup,
     kernels: pl.DataFrame,
-    samples: Samples,
     by: list[str],
     metrics: Mapping[str, str] = METRICS,
+) -> Collected:
+    """Collect the metrics of GPUs while their kernels run (`measured`), as :func:`_sum_metrics` returns them."""
+    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+        on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
+        yield "measured", _sum_metrics(on_device, samples, by, metrics)
+
+
+def _sum_metrics(
+    kernels: pl.DataFrame, samples: Samples, by: list[str], metrics: Mapping[str, str]
 ) -> pl.DataFrame:
     """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and the time (ns)
     in which they are known (their names with `_sum` and `_known`), by some columns. metrics: name -> label.
@@ -119,7 +126,7 @@ def _compute_figures(
     groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
 ) -> pl.DataFrame:
     """Return statistics of spilled groups by some of their columns, greatest time first, and means of the
-    metrics over the kernels' time, as shares. measured: from :func:`sum_metrics`, or empty.
+    metrics over the kernels' time, as shares. measured: from :func:`_sum_metrics`, or empty.
     """
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
     # The greatest time of a task over the mean of all.

@@ -32,7 +32,7 @@ from nsys2prv.figures.device_group import (
     join_launch_ranges,
 )
 from nsys2prv.figures.iterations import keep_outermost
-from nsys2prv.figures.kernels import METRICS, sum_metrics
+from nsys2prv.figures.kernels import METRICS, measure_kernels
 from nsys2prv.figures.nvtx_operations import list_captured_work, read_ranges
 from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import BEYOND_PEAK, FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
@@ -123,8 +123,7 @@ def collect(unit: DeviceGroup) -> Collected:
     """Collect products of the steady state (`products`), metrics while their kernels run (`measured`), and
     the time of all kernels of such classes on each device (`every`).
     """
-    begin, end = unit.options.get_steady_span(unit.duration)
-    inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
+    inside = unit.is_in_steady()
     time = DURATION.sum()
     is_product = pl.col("class").is_in((GEMM, CONVOLUTION, ATTENTION))
     every = unit.work.filter(inside & (pl.col("what") == COMPUTE) & is_product)
@@ -134,9 +133,7 @@ def collect(unit: DeviceGroup) -> Collected:
         return
     work = work.filter(inside)
     yield "products", sum_products(work)
-    for samples in unit.reader.read_samples("gpu_metric", unit.number):
-        on_device = work.filter(pl.col("device") == unit.device_of[samples.thread])
-        yield "measured", sum_metrics(on_device, samples, ["name"], BESIDE)
+    yield from measure_kernels(unit, work, ["name"], BESIDE)
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:

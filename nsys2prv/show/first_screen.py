@@ -4,14 +4,12 @@ causes, what to try and where to look. Everything else is printed with ``--full`
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from nsys2prv._util.text import (
     PLAIN,
     Column,
     capitalize,
-    escape_unprintable,
     fold_lines,
     format_count,
     format_share,
@@ -28,6 +26,7 @@ from nsys2prv.show.text import (
     list_details,
     list_efficiencies,
     make_figure_column,
+    wrap_text,
 )
 
 #: Lines and columns of the screen. Narrower terminals are respected, wider ones are used.
@@ -56,17 +55,11 @@ def format_first_screen(
     if asked := found.tables.get("what_if"):
         frame = asked.frame
         parts.append([*style.format_title(asked.title), *format_table(frame, frame.height, width)])
-    parts += [_wrap(note, width, "  ") for note in found.notes[:1]]
+    parts += [wrap_text(note, width, 2) for note in found.notes[:1]]
     parts += [lines for result in results if (lines := _format_efficiencies(result, style))]
     used = sum(len(part) + 1 for part in parts)
     parts.append(_format_bottlenecks(found, style, width, span, max(LINES - used, 0)))
     return "\n\n".join("\n".join(part) for part in parts)
-
-
-def _wrap(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        escape_unprintable(text), width, subsequent_indent=indent, break_on_hyphens=False
-    )
 
 
 def _shorten_head(head: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
@@ -130,7 +123,7 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
         title += f" (savings: how much shorter {span} would be)"
     lines = [_emphasize(title, style)] if is_numbered else []
     if all(one.happens_once for one in found.findings):
-        lines += _wrap(capitalize(nothing), width, "  ")
+        lines += wrap_text(capitalize(nothing), width, 2)
     titles = [
         _format_title(one, f"{number}. " if is_numbered else "", width, span)
         for number, one in enumerate(shown, 1)
@@ -158,14 +151,14 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
                 kept.add(label)
                 room -= len(folded[label])
         lines += [line for label, own in folded.items() if label in kept for line in own]
-    return [*lines, *_wrap(footer, width, "  ")]
+    return [*lines, *wrap_text(footer, width, 2)]
 
 
 def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
     """Return the lines of each detail of a finding by its label."""
-    indent = " " * (INDENT + LABEL_WIDTH)
+    indent = INDENT + LABEL_WIDTH
     return {
-        label: _wrap(f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, indent)
+        label: wrap_text(f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, indent)
         for label, text in list_details(finding, most=1)
         if label != "Where"
     }
@@ -179,6 +172,6 @@ def _format_title(finding: Finding, number: str, width: int, span: str) -> list[
         saves = f"saves {at_most}{format_share(finding.share)}"
         if finding.happens_once and span == "the steady state":
             saves = f"{format_share(finding.share)} of the job, once"
-    indent = " " * len(number)
-    first, *others = _wrap(number + finding.title, width - len(saves) - 2 * bool(saves), indent)
+    room = width - len(saves) - 2 * bool(saves)
+    first, *others = wrap_text(number + finding.title, room, len(number))
     return [f"{first:{width - len(saves)}}{saves}".rstrip(), *others]

@@ -371,14 +371,14 @@ def format_findings(
     """
     width, lines, shown, opens_trace = min(width, TEXT_WIDTH), [], 0, False
     others = [one for one in findings if not one.happens_once]
-    said = [] if others else _wrap_text(f"  {capitalize(nothing)}", width, 2)
+    said = [] if others else wrap_text(f"  {capitalize(nothing)}", width, 2)
     is_last = comes_first(findings, others, repeats)
     lines += [] if is_last else said
     for number, (group, own) in enumerate(group_findings(findings)):
         is_once, left = group == "once", MOST_SHORT - shown
         own = own if full or is_once else own[:left]
         if any(one.share for one in own):
-            lines += _wrap_text(f"  {GROUPS[group].format(span=span)}", width, 2)
+            lines += wrap_text(f"  {GROUPS[group].format(span=span)}", width, 2)
         for finding in own:
             in_detail = full or not is_once or (not number and finding is own[0])
             most = 1 if shown else MOST_EVIDENCE
@@ -400,7 +400,7 @@ def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list
     lines = _format_title(finding, width)
     indent = " " * DETAILS
     for label, text in list_details(finding, None if full else most, full):
-        lines += _wrap_text(f"{indent}{label:{LABEL_WIDTH}}{text}", width, DETAILS + LABEL_WIDTH)
+        lines += wrap_text(f"{indent}{label:{LABEL_WIDTH}}{text}", width, DETAILS + LABEL_WIDTH)
     if finding.command:
         lines += fold_command(f"{indent}{finding.command}", width)
     return lines
@@ -428,10 +428,10 @@ def list_details(
 
 def _format_title(finding: Finding, width: int) -> list[str]:
     share = f"{format_share(finding.share):>6}" if finding.share else ""
-    return _wrap_text(f"{share}  {finding.title}", width, len(share) + 2)
+    return wrap_text(f"{share}  {finding.title}", width, len(share) + 2)
 
 
-def _wrap_text(text: str, width: int, indent: int) -> list[str]:
+def wrap_text(text: str, width: int, indent: int) -> list[str]:
     """Wrap a text that begins with spaces of its own."""
     return textwrap.wrap(
         escape_unprintable(text), width, subsequent_indent=" " * indent, break_on_hyphens=False
@@ -447,7 +447,7 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     nothing, shown = (result.missing or [NOTHING])[0], result.findings
     return [
         *style.format_title("Bottlenecks"),
-        *[line for note in result.notes[:1] for line in _wrap_text(f"  {note}", width, 2)],
+        *[line for note in result.notes[:1] for line in wrap_text(f"  {note}", width, 2)],
         *format_findings(shown, width, style.full, nothing, span, repeats),
     ]
 
@@ -461,13 +461,13 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     if style.full:
         # The first note of findings is printed above these.
         for note in result.notes[result.name == "findings" :]:
-            notes += _wrap_text(f"note: {note}", style.text_width, 6)
+            notes += wrap_text(f"note: {note}", style.text_width, 6)
     if style.full or style.chosen:
         # Without findings the first reason is printed in their place.
         for lack in result.missing[
             result.name == "findings" and all(one.happens_once for one in result.findings) :
         ]:
-            notes += _wrap_text(f"not available: {lack}", style.text_width, 6)
+            notes += wrap_text(f"not available: {lack}", style.text_width, 6)
     blocks = [_format_tree(result, style)]
     elsewhere = result.declared.drawn | {"what_if"}
     in_detail = elsewhere | result.declared.hidden

@@ -287,10 +287,6 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         share = float(time / weights[own].sum())
         return (group, share) if share >= EXPLAINS else (-1, 0.0)
 
-    def lie_in(self, edges: np.ndarray, group: int) -> np.ndarray:
-        """Return a mask of the edges in ranges of a group from :meth:`find_range`."""
-        return np.isin(self.find_groups(edges), self.list_groups(group))
-
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
         """Return the group of the innermost NVTX range in which the host did each edge, or launched it: on
         its thread, otherwise on the first thread of its process; or -1.
@@ -398,6 +394,16 @@ class CauseContext(JobFacts, frozen=True, dict=True):
             median=waits.median(),
             longest=waits.max(),
         )
+
+    def describe_pauses(self, edges: np.ndarray, told: str) -> list[Said]:
+        """Describe the activities of hosts in pauses, and options that would record more of them. told: NVTX range that
+        has been named.
+        """
+        pauses = self.find_pauses(edges)
+        if pauses.range and pauses.range.name == told:
+            pauses = replace(pauses, range=None)
+        described = [*pauses.describe()]
+        return [*described, *self.list_unrecorded(described)]
 
     def find_pauses(self, edges: np.ndarray) -> Pauses:
         """Return the activities of the host with the longest total pauses during these edges."""

@@ -125,11 +125,7 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
         )
     ]
     if kind in HOST:
-        pauses = facts.find_pauses(edges)
-        if pauses.range and pauses.range.name == where.facts["range"]:
-            pauses = replace(pauses, range=None)
-        described = [*pauses.describe()]
-        evidence += [*described, *facts.list_unrecorded(described)]
+        evidence += facts.describe_pauses(edges, where.facts["range"])
     return Claim(
         "hiccup",
         evidence,
@@ -308,7 +304,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
         what = range_ if title else "the host"
         title = say("longer when", what=what, each=shape.each, when=shape.when)
         advice = f"host_{shape.kind}" if f"host_{shape.kind}" in ADVICE else ""
-    inside = facts.lie_in(edges, group)
+    inside = np.isin(facts.find_groups(edges), facts.list_groups(group))
     is_inside = title is not None and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
     return Claim("host", evidence, worst, more, title, advice)
@@ -320,11 +316,7 @@ def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cl
     range_ = facts.name_range(facts.find_range(edges, saved)[0])
     is_late = cause.kind == LATE_HANDOFF
     evidence = [*facts.describe_waiters(suspect.processes, saved.sum() if is_late else None)]
-    pauses = facts.find_pauses(edges)
-    if pauses.range and pauses.range.name == range_:
-        pauses = replace(pauses, range=None)
-    described = [*pauses.describe()]
-    evidence += [*described, *facts.list_unrecorded(described)]
+    evidence += facts.describe_pauses(edges, range_)
     more = saved.sum() / len(suspect.processes)
     is_helper = suspect.processes[0] in facts.replay.job.helpers
     title = say(cause.kind, range=range_, whose="it" if is_helper else "its host")

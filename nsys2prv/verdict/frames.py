@@ -76,8 +76,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 def _collect_shapes(unit: DeviceGroup) -> Collected:
     """Collect products with known shapes, by task, and the total time of the kernels they are named after."""
-    begin, end = unit.options.get_steady_span(unit.duration)
-    inside = (pl.col("begin") >= begin) & (pl.col("end") <= end)
+    inside = unit.is_in_steady()
     work = list_product_work(unit)
     if not work.height:
         return

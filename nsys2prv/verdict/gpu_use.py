@@ -5,6 +5,7 @@ of each SM.
 from __future__ import annotations
 
 import polars as pl
+from msgspec.structs import astuple
 
 from nsys2prv._util.text import shorten_name
 from nsys2prv.export.info import UNKNOWN, GpuLimits
@@ -71,7 +72,8 @@ def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataF
     with a thread. kernels: `configuration`, `device`.
     """
     rows = [
-        (device, *(own or usual for own, usual in zip(_list(one), UNKNOWN_GPU, strict=True)))
+        # The first fields of limits, in this order.
+        (device, *(own or usual for own, usual in zip(astuple(one), UNKNOWN_GPU, strict=False)))
         for device in kernels["device"].unique().to_list()
         for one in (limits.get(device, UNKNOWN),)
     ]
@@ -105,7 +107,3 @@ def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataF
     )
     whole = whole.with_columns(fill=at_a_time / pl.col("could") * pl.col("lanes"))
     return whole.with_columns(use=pl.col("blocks") * pl.col("warps") * pl.col("lanes"))
-
-
-def _list(limits: GpuLimits) -> tuple[int, ...]:
-    return (limits.processors, limits.warps, limits.blocks, limits.registers, limits.shared)

@@ -71,7 +71,10 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
         part=pl.col("cause").replace_strict(
             {int(cause): part for cause, part in OF_CAUSES.items()}, return_dtype=pl.String
         ),
-        range=_name_ranges(facts, frame["group"]),
+        # All that differ in numbers alone have one name.
+        range=pl.col("group").replace_strict(
+            {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
+        ),
     )
     named = _join_short(_name(facts, frame), facts.replay.span)
     return _label(facts, pl.concat([named, _list_ends(facts)]), "range")
@@ -206,13 +209,6 @@ def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.Da
             "range": [next((one.name for one in most if one), "") for most in of_parts] or [""],
             "time_ns": np.diff(np.round(edges).astype(np.int64)),
         }
-    )
-
-
-def _name_ranges(facts: CauseContext, groups: pl.Series) -> pl.Series:
-    """Return the common name of NVTX ranges without their differing numbers, or ""."""
-    return groups.replace_strict(
-        {-1: "", **dict(facts.alike.select("group", "pattern").rows())}, return_dtype=pl.String
     )
 
 

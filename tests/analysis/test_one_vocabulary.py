@@ -1,47 +1,41 @@
-"""What hosts do is said by one vocabulary: states of traces, parts of time, and samples in stacks agree to the
+"""States of traces and the parts of hosts' time in tables and findings are of one vocabulary: they agree to the
 nanosecond.
 """
 
 from collections import Counter
 from pathlib import Path
 
-import polars as pl
 import pytest
 from tools.commands import SAMPLES
 from tools.trace_reader import read_trace
 
 import nsys2prv
-from nsys2prv.figures import time_division
-from nsys2prv.figures.device_group import DeviceGroup
-from nsys2prv.figures.host_time import CALLS, PARTS, find_host_parts
-from nsys2prv.figures.result import Table
+from nsys2prv import analyses
+from nsys2prv.figures.host_time import CALLS, find_host_parts, sum_host_parts
 
 RUNNING, PROFILING = 1, 18
 
 
 def measure_parts(
     monkeypatch: pytest.MonkeyPatch, reports: list[Path]
-) -> tuple[dict[str, dict[str, int]], pl.DataFrame]:
-    """Return label of the main thread of each task -> its time in each part (ns); and the threads."""
+) -> dict[str, dict[str, int]]:
+    """Return label of the main thread of each task -> its time in each part (ns)."""
 
-    def collect(unit: DeviceGroup):
-        for task in unit.tasks:
-            thread = unit.find_main_thread(task)
-            sums = Counter(dict.fromkeys(PARTS, 0))
-            for part, spans in find_host_parts(unit, thread, unit.covered):
-                sums[part] += spans.length
-            yield "parts", pl.DataFrame({"thread": thread, **sums})
+    found: dict[str, dict[str, int]] = {}
+    collect_units = analyses._collect_units
 
-    def conclude(frames, context, result) -> None:
-        result.tables["parts"] = Table("", frames["parts"])
+    def measure(opened, able, options):
+        labels = opened.reader.rows.threads["row"]
+        for number in opened.units:
+            unit = analyses.make_device_group(options, opened.saved_reader, number)
+            for thread in map(unit.find_main_thread, unit.tasks):
+                found[labels[thread]] = sum_host_parts(find_host_parts(unit, thread, unit.covered))
+        return collect_units(opened, able, options)
 
-    monkeypatch.setattr(time_division, "collect", collect)
-    monkeypatch.setattr(time_division, "conclude", conclude)
+    monkeypatch.setattr(analyses, "_collect_units", measure)
     with nsys2prv.open(reports, jobs=1) as job:
-        frame = job.analyse("time", whole=True)["time"].tables["parts"].frame
-        threads = job.reader.rows.threads
-    rows = frame.join(threads.select(pl.col("thread").cast(pl.Int64), "row"), on="thread")
-    return {row.pop("row"): row for row in rows.iter_rows(named=True)}, threads
+        job.analyse("time", whole=True)
+    return found
 
 
 @pytest.mark.parametrize("name", ["mpi", "graphs", "machine"])
@@ -52,7 +46,7 @@ def test_states_are_the_parts_of_time(
     reports = sorted((SAMPLES / name).glob("*.sqlite"))
     nsys2prv.convert(reports, tmp_path / "o.prv", nsys2prv.Options(states=True, jobs=1))
     trace = read_trace(tmp_path / "o.prv")
-    parts, _ = measure_parts(monkeypatch, reports)
+    parts = measure_parts(monkeypatch, reports)
     assert parts
     for label, own in parts.items():
         of_row = [one for one in trace.states if label.endswith(trace.get_row_name(one.row))]

@@ -150,8 +150,8 @@ def choose_column(
 
 
 def compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | None]:
-    """Return how alike the work of a unit is, by its number, and the least share of the time of kernels of a run
-    that the other has, too; None where nothing is known of one.
+    """Return the likeness of the work of a unit, by counts, and the smaller of the shares of each run's
+    kernel time that the other run has, too; None if nothing is known of one.
     """
     first, second = (count_work(run, unit).drop("follows") for run in runs)
     if not (first.height and second.height):
@@ -209,7 +209,9 @@ def list_reserves(
 
 
 def compare_clocks(runs: Sequence[Run]) -> float:
-    """Return how many times as long kernels take in B by the clocks of GPUs, 1 where these are as fast or not known."""
+    """Return the factor by which kernels take longer in B because of GPU clocks, 1 if these are equal or
+    unknown.
+    """
     clocks = [run.job.clock for run in runs]
     if None in clocks or clocks[0][1] != clocks[1][1]:
         return 1.0

@@ -124,8 +124,7 @@ def read_events(
     }
     kernels = pl.concat(tracks[KERNELS]) if tracks[KERNELS] else pl.DataFrame()
     if kernels.height:
-        most = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(MAPS)
-        kernels = kernels.join(most.select("name"), "name", "semi", maintain_order="left")
+        kernels = _keep_longest(kernels, MAPS)
     members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
@@ -251,9 +250,14 @@ def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.Data
     sums = own.group_by("lane", "name", "bin").agg(
         pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum()
     )
-    most = sums.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(2 * MAPS)
-    sums = sums.join(most.select("name"), "name", "semi").with_columns(source=pl.lit(source))
+    sums = _keep_longest(sums, 2 * MAPS).with_columns(source=pl.lit(source))
     return sums.sort("lane", "name", "bin")
+
+
+def _keep_longest(kernels: pl.DataFrame, count: int) -> pl.DataFrame:
+    """Return the rows of so many names that take most time."""
+    most = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(count)
+    return kernels.join(most.select("name"), "name", "semi", maintain_order="left")
 
 
 def _find_names(layout: str, name: str) -> str:
