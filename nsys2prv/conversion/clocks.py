@@ -204,16 +204,19 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
     }
 
 
-def group_comparable_reports(job: Placed) -> list[int]:
+def group_comparable_reports(job: Placed, surely: bool = True) -> list[int]:
     """Return a group number for each report; times are comparable within a group. Without observations all
-    reports are in one group.
+    reports are in one group. surely: without nodes whose clocks only an assumption places: that calls
+    are in order, or that messages in one direction arrive at once.
     """
     if job.clock_record is None or not job.clock_record.hosts:
         return [0] * len(job.infos)
     numbers, names = find_host_clocks(job)
     hosts = job.clock_record.hosts
     references = [
-        hosts[name].reference or None if name in hosts and hosts[name].sure else name
+        hosts[name].reference or None
+        if name in hosts and (hosts[name].sure or not surely)
+        else name
         for name in names
     ]
     # A reference that is not sure of itself is one all the same; clocks of a file without

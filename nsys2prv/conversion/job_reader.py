@@ -148,7 +148,7 @@ def make_row_table(job: Job) -> RowTable:
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks_of_model = zip(model.processes, model.labels, tree.tasks, strict=True)
-    clocks = group_comparable_reports(job)
+    clocks = group_comparable_reports(job, surely=False)
     rows = [
         (
             *(number, process.rank, process.is_by_name, label, tree.nodes[task.node]),

@@ -45,8 +45,9 @@ SOME_EARLY = 0.1
 ALL_WAIT = 1 << 18
 #: Pairs of calls that are compared, each with some 30 numbers: all are in memory at once.
 MOST_PAIRS = 1 << 21
-#: Calls of MPI by their names: those that end when others are complete, and calls without a communicator
+#: Calls of MPI by their names: the first, those that end when others are complete, and those without a communicator
 #: in which every process waits for all others.
+_INIT = re.compile(r"MPI_Init(_thread)?$")
 _WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
 _SET_UP = re.compile(
     r"MPI_(Init(_thread)?|Finalize|Comm_(split(_type)?|dup|create|free)|Win_(create|allocate\w*|fence|free)"
@@ -89,6 +90,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         later=pl.col("call").is_in(list(at_once)),
     )
     found = found.unique(("thread", "begin"), keep="first", maintain_order=True)
+    began = reader.rows.find("process", reader.read_named_calls(MPI_LAYOUTS, _INIT)["thread"])
     found = found.with_columns(
         reader.rows.find("clocks", found["thread"]).alias("clock"),
         noise_kind=pl.lit(int(NoiseKind.MPI)),
@@ -97,7 +99,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         signature="call",
         # When those end that return at once tells nothing.
         role=pl.when("later").then(FROM_LOWER).otherwise("waits"),
-        began=pl.lit(False),
+        began=pl.col("task").is_in(began.implode()),
         tasks=pl.col("task").n_unique().over("communicator"),
     )
     error = BETWEEN_HOSTS if reader.rows.threads["node"].n_unique() > 1 else ON_HOST

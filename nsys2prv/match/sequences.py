@@ -265,13 +265,15 @@ def _pair_in_order(
     """Pair calls in their order; return None if that is uncertain: some call in which all wait for all would
     end before its partner has begun.
 
-    If clocks agree, the first call of the later beginner belongs to the other's call in progress, and the
-    next calls follow; otherwise both must have all calls (`whole`), and any line between the clocks is
-    possible. error: of the clocks as placed, ns.
+    If both have all calls (`whole`), any line between the clocks is possible. Otherwise the clocks must agree:
+    the first call of the later beginner belongs to the other's call in progress, the next calls follow, and no
+    neighboring call fits as well. error: of the clocks as placed, ns.
     """
-    is_even, agrees = own.height == other.height, error <= ALIGNED_ERROR
-    if not agrees:
-        return _meet(own, other, 0, noise, np.inf) if whole and is_even else None
+    is_even = own.height == other.height
+    if whole and is_even and (places := _meet(own, other, 0, noise, np.inf)) is not None:
+        return places
+    if error > ALIGNED_ERROR:
+        return None
     shift = _find_first(own, other) - _find_first(other, own)
     if is_even and not shift:
         return _meet(own, other, 0, noise, ALIGNED_ERROR)
