@@ -54,9 +54,14 @@ SILENT = 1.0
 BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 
 
+def inflect(noun: str, count: int) -> str:
+    """Return the noun, or its regular plural unless the count is 1."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def format_count(count: int, noun: str) -> str:
-    """Return "1 task", "3 tasks": a count and its noun with the regular plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return "1 task", "3 tasks": a count and its noun."""
+    return f"{count:,} {inflect(noun, count)}"
 
 
 def capitalize(text: str) -> str:

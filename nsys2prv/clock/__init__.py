@@ -1,7 +1,7 @@
 """Make one timeline of the reports' own clocks.
 
-In: calls that end together on several hosts, and messages between them (frames of CALLS and
-MESSAGES). Out: for each host an offset, a drift and an error bound. Start in :mod:`solve`, which
+Input: calls that end together on several hosts, and messages between them (frames of CALLS and
+MESSAGES). Output: for each host an offset, a drift and an error bound. Start in :mod:`solve`, which
 finds them; :mod:`maps` converts times. Pure functions on frames and arrays, without Nsight or
 Paraver.
 

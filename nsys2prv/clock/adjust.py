@@ -328,7 +328,7 @@ class _Network:
 def _find_change(
     before: Corrections, after: Corrections, host: int, times: np.ndarray
 ) -> np.ndarray:
-    """Return by how much later corrected times of a host are by other corrections, ns."""
+    """Return the delay (ns) of a host's corrected times if other corrections are used."""
     shown = (times - before.offset[host]) / (1 + before.drift[host])
     return shown * (1 + after.drift[host]) + after.offset[host] - times
 

@@ -1,6 +1,6 @@
 """Convert reports to a trace, through four stages: open, read, align, write.
 
-In: paths of reports and `Options`. Out: a trace and its `Summary`. :func:`prepare` stops before the
+Input: paths of reports and `Options`. Output: a trace and its `Summary`. :func:`prepare` stops before the
 trace is written, for analyses.
 """
 

@@ -1,7 +1,7 @@
 """Cut the runs of one report to a window of time and to selected rows: a filter on slices, which are in
 the time of the cut trace from the start.
 
-In: runs. Out: runs in the time of the cut trace. A task is a pure function over files.
+Input: runs. Output: runs in the time of the cut trace. A task is a pure function over files.
 """
 
 from __future__ import annotations

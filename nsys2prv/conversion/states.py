@@ -3,7 +3,7 @@
 A thread or stream is in the state of its innermost open range; ranges may overlap arbitrarily. A
 GPU's state names the classes of work in progress on it, from all streams of all processes.
 
-In: runs of reports. Out: runs in trace time. Each task goes through windows of time, first <= time
+Input: runs of reports. Output: runs in trace time. Each task goes through windows of time, first <= time
 < limit. Times are int64 ns; objects are small indices.
 """
 

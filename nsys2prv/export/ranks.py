@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import inflect, list_some
 from nsys2prv.export.communicators import MOST_RANKS
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import (
@@ -97,7 +97,7 @@ def check_missing_ranks(
         which = f"reports of {count} of them"
         if len(known) == count:
             missing = list(map(str, sorted(set(range(size)) - known)))
-            which = f"no report of rank{'s' if len(missing) > 1 else ''} {list_some(missing)}"
+            which = f"no report of {inflect('rank', len(missing))} {list_some(missing)}"
         return [
             f"the job has {size} ranks ({size_name}), and there {'is' if which[0] == 'n' else 'are'} {which}: "
             "collectives and messages with other ranks are incomplete"
@@ -406,7 +406,8 @@ def _number_runs(
 
 
 def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dict[int, int]:
-    """Return the capture number of each report, by the longest chain."""
+    """Number the captures by the longest chain of captures of one process, and match those of other chains to
+    them by time."""
     if not chains:
         return {}
     base = [events[at] for at in max(chains, key=len)]

@@ -60,7 +60,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+[^/]")
 
 
 class ForeignFile(Nsys2prvError):
-    """The file is not a Nsight Systems export."""
+    """The file is not an Nsight Systems export."""
 
 
 @cache

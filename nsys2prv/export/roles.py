@@ -193,8 +193,8 @@ def _find_owners_without_work(
 
 
 def _choose_main(info: ReportInfo, keys: Sequence[ProcessKey], evidence: Evidence) -> ProcessKey:
-    """Return the process of a report that is its program: if possible not one that only starts others, then
-    one with a name, then the one with the most threads.
+    """Return the main process of a report. Prefer processes that do more than start others, then those with a
+    name, then those with the most threads.
     """
 
     def rate(key: ProcessKey) -> tuple:

@@ -52,7 +52,7 @@ def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
     edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
     phases = pl.DataFrame(
         {
-            "phase": ["start-up", "steady state", "shutdown"],
+            "phase": ["startup", "steady state", "shutdown"],
             "begin_ns": edges[:3],
             "time_ns": np.diff(edges),
             "time_share": np.diff(edges) / max(length, 1),

@@ -253,9 +253,10 @@ def read_ranges(
 def number_paths(
     part: np.ndarray, up: np.ndarray, rows: np.ndarray, deepest: int
 ) -> tuple[np.ndarray, list[str]]:
-    """Return a number for the path of each of some ranges, -1 for others, and the paths by number: parts from
-    the outermost, each after a comma; the first has none. Ranges deeper than `deepest` share the path of the
-    enclosing range. part: of each range (at least 0); up: index in `rows` of the enclosing range, or -1.
+    """Return a number for the path of each of some ranges, -1 for others, and the paths by number. A path
+    joins its parts from the outermost, each preceded by a comma; path 0 is empty. Ranges deeper than
+    `deepest` share the path of the enclosing range. part: of each range (at least 0); up: index in `rows` of
+    the enclosing range, or -1.
     """
     path, texts = np.full(len(part), -1), [""]
     size = int(part.max(initial=0)) + 1

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.intervals import Spans
-from nsys2prv._util.text import format_count, format_ordinal, format_span, list_some
+from nsys2prv._util.text import format_count, format_ordinal, format_span, inflect, list_some
 from nsys2prv.figures.device_group import AnalysisOptions, Frames
 from nsys2prv.figures.thresholds import MUCH_MORE
 from nsys2prv.replay.job_graph import JobGraph
@@ -170,7 +170,7 @@ class Finding(Struct, frozen=True):
         for begin, end, ranks in self.moments[:1]:
             parts = [format_span(begin, end)]
             if ranks:
-                parts.append(f"rank{'s' * (len(ranks) > 1)} {format_numbers(sorted(ranks))}")
+                parts.append(f"{inflect('rank', len(ranks))} {format_numbers(sorted(ranks))}")
             elif not self.ranks:
                 parts += self.devices[:1]
         return ", ".join(parts)

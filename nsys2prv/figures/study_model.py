@@ -324,7 +324,7 @@ class ComparedRuns(Struct):
     """The figures of a study; `runs` are ordered by devices, nodes and ranks."""
 
     scaling: Scaling
-    #: Name of the run that speed-up and scalability are relative to.
+    #: Name of the run that speedup and scalability are relative to.
     reference: str
     #: Lines that begin with `warning: ` or `note: `.
     warnings: list[str]

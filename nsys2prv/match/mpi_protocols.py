@@ -246,7 +246,7 @@ class Limit(Struct, frozen=True):
 
 
 def find_limit(evidence: pl.DataFrame, name: str, usual: int) -> Limit:
-    """Return the limit with the fewest contradictions, the nearest to the usual one of several.
+    """Return the limit with the fewest contradictions; of several, the one nearest to the usual limit.
     evidence: `bytes`, and in a column of this name whether a message waited, null for unknown.
     """
     counts = evidence.drop_nulls(name).group_by("bytes").agg(

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import STEP_ROWS
 from nsys2prv._util.columns import ABSENT, COUNT
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import Note, format_count, list_some
+from nsys2prv._util.text import Note, format_count, inflect, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Rows
@@ -266,7 +266,7 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
         which, missing = "", sorted({*range(size)} - {*present})
         if missing and len(present) == reported and not silent:
             named = list_some([*map(str, missing)], MOST_NAMED)
-            which = f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}"
+            which = f"; there is none of its {inflect('rank', len(missing))} {named}"
         return [
             f"an NCCL communicator has {size} ranks, and there are reports of {reported} of them{which}"
         ]

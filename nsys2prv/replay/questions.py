@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import inflect, list_some
 from nsys2prv.replay.causes import JOB_CHANGES, Cause, has_gpu_work
 from nsys2prv.replay.graph import TRANSFERS, Kind
 from nsys2prv.replay.suspects import (
@@ -315,10 +315,10 @@ def _name_workers(processes: Sequence[int], replay: Replay, names: Names) -> str
         gpus = [found.get(process, "") for process in processes]
         numbers = [one.removeprefix("gpu") for one in gpus]
         if all(map(str.isdecimal, numbers)):
-            return f"gpu{'s' if len(gpus) > 1 else ''} {','.join(numbers)}"
+            return f"{inflect('gpu', len(gpus))} {','.join(numbers)}"
         return f"gpu {gpus[0]}" if gpus[0] and not gpus[1:] else ""
     by_process = {process: rank for rank, own in names.ranks.items() for process in own}
     ranks = [by_process.get(process) for process in processes]
     if None in ranks:
         return ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}"
+    return f"{inflect('rank', len(ranks))} {','.join(map(str, ranks))}"

@@ -205,9 +205,9 @@ class WorkTable(Struct, frozen=True, dict=True):
         return WorkTable(edges, self.keys[kept], first, self.weight, self.processes)
 
     def split_sizes(self) -> WorkTable:
-        """Return the table with separate keys for kernels that some processes run in addition to those that
-        all run under one name, and that are larger, such as an output layer's: a key of its own, of the same
-        name.
+        """Return the table with separate keys for larger kernels that only some processes run in addition to
+        those that all processes run under the same name, such as the kernels of an output layer. The new key
+        keeps the name.
         """
         counts, half = self.by_key[2], (self.edges.shape[1] - 1) // 2
         more = counts - np.sort(counts, axis=1)[:, half, None]

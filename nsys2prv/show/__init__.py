@@ -1,4 +1,4 @@
 """Show tables and findings to people: :mod:`text` on terminals, `page` as HTML, `study` as Markdown, CSV and TALP files.
 
-In: results of a job, or of several. :mod:`difference` compares two jobs.
+Input: results of a job, or of several. :mod:`difference` compares two jobs.
 """

@@ -13,6 +13,7 @@ from nsys2prv._util.text import (
     fold_lines,
     format_count,
     format_share,
+    inflect,
     lay_out_table,
 )
 from nsys2prv.figures.result import NOTHING, Finding, Result
@@ -71,7 +72,7 @@ def _shorten_head(head: Sequence[str], notes: Sequence[str], width: int) -> list
             shown += lines
             left -= 1
     more = "more " * (left < len(notes))
-    return shown + [f"  {left} {more}note{'s' * (left > 1)} on this capture: {MORE}"] * (left > 0)
+    return shown + [f"  {left} {more}{inflect('note', left)} on this capture: {MORE}"] * (left > 0)
 
 
 def _format_efficiencies(result: Result, style: Style) -> list[str]:

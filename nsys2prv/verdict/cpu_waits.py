@@ -11,6 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import DURATION
+from nsys2prv._util.text import inflect
 from nsys2prv.figures.cpu_time import CpuUse, find_cpu_use
 from nsys2prv.figures.host_time import measure_edges
 from nsys2prv.figures.result import format_numbers
@@ -140,7 +141,7 @@ def _find_short(
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
     """Describe which ranks wait for a CPU, which CPUs these are, and what occupies them meanwhile."""
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
-    cpus = f"CPU{'s' if len(found.cpus) > 1 else ''} {format_numbers([*found.cpus])}"
+    cpus = f"{inflect('CPU', len(found.cpus))} {format_numbers([*found.cpus])}"
     title = say(found.key, who=job.describe_ranks([*found.tasks]), cpus=cpus, threads=found.threads)
     evidence: list[Said | str] = [
         say(

@@ -143,7 +143,7 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
         # Iterations are equal, but there are more of them.
         (make_run(steps=40), "comparable", "B takes as long as A (iteration 495.00 us → 495.00 us, by chance up to 0.0%)."
             " The job takes 3.72 times as long (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
-        (make_run(start=5_500 * US), "comparable", "start-up takes 5.00 ms longer, mostly in calls of CUDA"),
+        (make_run(start=5_500 * US), "comparable", "startup takes 5.00 ms longer, mostly in calls of CUDA"),
     ],
 )  # fmt: skip
 def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
@@ -196,7 +196,7 @@ def test_ends_that_one_run_alone_shows() -> None:
     assert comparison.unit == "work"
     assert comparison.unit_ns == (4_950 * US, 4_950 * US)
     assert "hosts before and after GPU work are recorded in B alone" in comparison.headline
-    assert "start-up" not in [*result.tables["parts"].frame["family"]]
+    assert "startup" not in [*result.tables["parts"].frame["family"]]
 
 
 def test_bars_add_up() -> None:

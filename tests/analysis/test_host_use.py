@@ -152,7 +152,7 @@ def test_what_is_not_known_is_not_said() -> None:
         str(say("pause", waiting="GPUs", where="in a", others=False)) == "GPUs wait for hosts in a"
     )
     more = str(say("pause", waiting="GPUs", where="in {a} [b]", others=True))
-    assert more == "GPUs wait for hosts in {a} [b] and elsewhere"
+    assert more == "GPUs wait for hosts in {a} [b], and elsewhere"
     assert (
         str(say("calls", name="cudaFree", time=1_500_000.0, count=1))
         == "cudaFree: 1.50 ms in 1 call"

@@ -72,7 +72,7 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
         assert job.steady is not None
         assert job.steady.count == 5
         phases = job.analyse("findings")["findings"].tables["phases"].frame
-        assert phases["phase"].to_list() == ["start-up", "steady state", "shutdown"]
+        assert phases["phase"].to_list() == ["startup", "steady state", "shutdown"]
         assert phases["time_ns"].sum() == job.duration
         assert phases["activity"][1].startswith("NVTX ranges ")
         rows = job.analyse("efficiencies")["efficiencies"].tables["device"].frame
@@ -85,7 +85,7 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the time of an iteration, not that of start-up; status 4 from the share on that is asked
+    """By the time of an iteration, not that of startup; status 4 from the share on that is asked
     for.
     """
     for name, layers in (("a", 2), ("b", 4)):

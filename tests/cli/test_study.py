@@ -100,7 +100,7 @@ def test_plots_as_files_and_history(tmp_path: Path, capsys: pytest.CaptureFixtur
     """The Markdown shows the plots that lie beside it; an earlier study in which iterations took less time is named."""
     content = make_study_data()
     content["runs"][1]["balance"] = {"node01 GPU0": 0.8, "node01 GPU1": 0.4}
-    content["runs"][1]["phases"] = [["start-up", 0, 10], ["steady state", 10, 90]]
+    content["runs"][1]["phases"] = [["startup", 0, 10], ["steady state", 10, 90]]
     now, past = tmp_path / "now.json", tmp_path / "v1.json"
     now.write_text(json.dumps(content))
     for run in content["runs"]:

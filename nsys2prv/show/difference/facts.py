@@ -25,7 +25,7 @@ WIDEST = 50
 class Reason(Struct, frozen=True):
     """A part of the difference. Times are ns of the compared unit."""
 
-    #: What the time is of: kernels, communication, copies, hosts, start-up, shutdown, unexplained.
+    #: What the time is of: kernels, communication, copies, hosts, startup, shutdown, unexplained.
     family: str
     #: The part of the path, as in `path` of findings.
     part: str
@@ -41,7 +41,7 @@ class Reason(Struct, frozen=True):
     counts: tuple[float, float] | None = None
     #: How many times as long each lasts.
     times: float | None = None
-    #: NVTX range, or the longest of several; of start-up and shutdown the call or range that most of it is in.
+    #: NVTX range, or the longest of several; of startup and shutdown the call or range that most of it is in.
     inside: str = ""
     #: It takes longer as the clock of GPUs is lower, or shorter as it is higher.
     is_of_clock: bool = False

@@ -17,7 +17,7 @@ LOOKS = {
     "communication": ("~", "nccl"),
     "copies": ("=", "copy"),
     "hosts": (".", "computing"),
-    "start-up": ("<", "sync"),
+    "startup": ("<", "sync"),
     "shutdown": (">", "exiting"),
     "unexplained": ("?", "idle"),
     "rest": ("-", "away"),

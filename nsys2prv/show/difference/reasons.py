@@ -21,7 +21,7 @@ FAMILIES = {
     "host": "hosts",
     "call": "hosts",
     "latency": "hosts",
-    "start": "start-up",
+    "start": "startup",
     "exit": "shutdown",
     "unexplained": "unexplained",
     "outside": "unexplained",
@@ -74,7 +74,7 @@ def list_reasons(
     joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal").join(
         counts, on=["part", "name"], how="left"
     )
-    # What start-up and shutdown are in is named by the run in which it takes longer.
+    # What startup and shutdown are in is named by the run in which it takes longer.
     inside = (pl.col(f"{job}_inside").fill_null("") for job in "ab")
     inside = (
         pl.when(pl.col("a_ns").fill_null(0) >= pl.col("b_ns").fill_null(0))

@@ -82,7 +82,7 @@ def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, i
     on the lanes at fault if there are any, or None.
     """
     excerpts: Excerpts = job.excerpts
-    if cause.family == "start-up":
+    if cause.family == "startup":
         begins = [
             frame["begin"].min() for kind, frame in excerpts.events.tracks.items() if kind in "knm"
         ]

@@ -1,5 +1,5 @@
 """Show several runs of one program: scalability and efficiencies as POP defines them.
 
-In: :class:`nsys2prv.figures.study_model.ComparedRuns`. Out: text, HTML, Markdown, CSV or TALP's JSON.
+Input: :class:`nsys2prv.figures.study_model.ComparedRuns`. Output: text, HTML, Markdown, CSV or TALP's JSON.
 Start in :mod:`formats`.
 """
