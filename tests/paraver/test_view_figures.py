@@ -154,16 +154,19 @@ def test_products_on_tensor_cores(answers: Answers) -> None:
     labels = answers.load_trace().labels.values
     expected: dict[int, list[Work]] = defaultdict(list)
     for kernel in answers.load_trace().events[KERNEL]:
-        if labels[CLASS].get(kernel.others.get(CLASS)) in ("GEMM", "Attention", "Convolution"):
-            work = Work(
-                (0, 0), kernel.begin, kernel.end, labels[TENSOR][kernel.others[TENSOR]], True
-            )
+        # Of a graph traced as a whole nothing is known.
+        known = labels[CLASS].get(kernel.others.get(CLASS), "Graph")
+        if known in ("GEMM", "Attention", "Convolution", "Graph"):
+            use = labels[TENSOR][kernel.others[TENSOR]] if known != "Graph" else "Unknown"
+            work = Work((0, 0), kernel.begin, kernel.end, use, True)
             expected[kernel.row[0]].append(work)
     shares = answers.read_labelled_rows("analysis/tensor_cores_2dh.cfg")
     for row, (_, work) in zip(shares, sorted(expected.items()), strict=True):
         every = _sum_busy(work)
         certain = _sum_busy(one for one in work if one.name != "Yes")
         assert row["Yes"] == pytest.approx(100 * (every - certain) / every, rel=1e-6)
+        unknown = _sum_busy(one for one in work if one.name == "Unknown")
+        assert row.get("Unknown", 0) == pytest.approx(100 * unknown / every, rel=1e-6)
 
 
 #: Digits of a gap's length in ns -> how a view calls it, and what is added to them for it.
