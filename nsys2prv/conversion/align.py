@@ -30,7 +30,13 @@ from nsys2prv.conversion.damaged_work import plan_searches, search_streams
 from nsys2prv.conversion.job import Job, Numbered, Placed, Read, complete, settle, sum_counters
 from nsys2prv.conversion.read import warn_of_far_rows
 from nsys2prv.events.catalogue import load_catalogue, number_domains
-from nsys2prv.events.extraction import DeviceKey, StreamKey, find_stream_device, identify_gpu
+from nsys2prv.events.extraction import (
+    DeviceKey,
+    ObjectKey,
+    StreamKey,
+    find_stream_device,
+    identify_gpu,
+)
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.export.info import ReportInfo
@@ -67,7 +73,8 @@ def align_reports(job: Read) -> Job:
         damaged = list(chain.from_iterable(job.run(search_streams, searches)))
         advance(1)
         devices = _find_devices(job)
-        numbered = _number_rows(job, captures, silent, devices)
+        further = job.read_part.objects if job.read_part else []
+        numbered = _number_rows(job, captures, silent, [*devices, *further])
         clocks = [placement.map for placement in job.placements]
         notes = samples.deduplicate_device_samples(numbered.results, numbered.model.rows, clocks)
         missing, claims = _check_ranks(numbered)
@@ -200,7 +207,7 @@ def _number_rows(
     job: Read,
     captures: Captures,
     silent: dict[tuple[int, int], tuple[int, int]] | None = None,
-    more: Sequence[tuple[int, DeviceKey]] = (),
+    more: Sequence[tuple[int, ObjectKey]] = (),
 ) -> Numbered:
     """Return the job with rows for all objects with events, and for `more`, and with communicators for NCCL
     kernels without recorded ones, unless it has these: then `silent` is known.

@@ -160,14 +160,7 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
             for placement, clock in zip(placements, host_clocks, strict=True)
         ]
         record = replace(record, hosts=hosts) if len(names) > 1 else None
-    epoch = min(_find_first_times(placements, job.spans).values())
-    # Where a slowed clock shrinks a range of 1 ns to nothing, the writer begins it 1 ns earlier; this
-    # may be the very first one.
-    epoch -= any(
-        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
-        for clock in (placement.map for placement in placements)
-        if clock.slack
-    )
+    epoch = _find_epoch(placements, job.spans)
     clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
     return complete(
         Placed,
@@ -177,6 +170,24 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
         clock_record=record,
         clocks=clocks,
         epoch=epoch,
+    )
+
+
+def find_places(job: Read) -> tuple[list[Placement], int]:
+    """Return the placements of reports whose clocks need no correction, and time 0 of the trace there."""
+    placements = _place_all(job)
+    return placements, _find_epoch(placements, job.spans)
+
+
+def _find_epoch(placements: Sequence[Placement], spans: Mapping[int, Span]) -> int:
+    """Return when the first event of the reports begins (UTC, ns)."""
+    epoch = min(_find_first_times(placements, spans).values())
+    # Where a slowed clock shrinks a range of 1 ns to nothing, the writer begins it 1 ns earlier; this
+    # may be the very first one.
+    return epoch - any(
+        (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
+        for clock in (placement.map for placement in placements)
+        if clock.slack
     )
 
 

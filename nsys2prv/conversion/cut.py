@@ -52,6 +52,9 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
     if left_out := (smaller.left_out - job.left_out).total():
         notes.append(f"{left_out:,} records discarded")
+    if job.read_part:
+        unread = sum(rest for _, rest in job.read_part.unread.values())
+        notes.append(f"{unread:,} rows outside it not read")
     if clipped:
         notes.append(f"{clipped:,} ranges clipped")
     cut = [Note(f"cut: {'; '.join(notes)}")] if notes else []

@@ -31,6 +31,7 @@ from nsys2prv.events import Selection
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.ranks import Captures
+from nsys2prv.export.source import Part
 from nsys2prv.table.event_reader import CutEdges
 from nsys2prv.table.runs import LINE, TRACE, Run, Shape, Span
 from nsys2prv.table.slices import GlobalIds, IdTable
@@ -108,6 +109,21 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
         return self.pool.run_in_order(function, tasks, together)
 
 
+class ReadPart(Struct, frozen=True):
+    """What is read of a job of which a part in time is asked for."""
+
+    #: Of each report table -> rows to read; all of tables that are not here.
+    chosen: list[dict[str, tuple[Part, ...]]]
+    #: First and last time of the events of each report, read or not, local ns.
+    spans: dict[int, Span]
+    #: Part that is asked for, in the time of each report.
+    windows: list[Span]
+    #: (report, object) of threads and streams that have events all the time.
+    objects: list[tuple[int, ObjectKey]]
+    #: Table that is read in part -> number of its rows, and of those that are not read.
+    unread: dict[str, tuple[int, int]]
+
+
 class Read(Opened, frozen=True, eq=False, kw_only=True):
     """A job with its reports read, each by its own clock."""
 
@@ -120,6 +136,8 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
     spans: dict[int, Span]
     #: Processes with launching calls without recorded work.
     lost: list[LostLaunches]
+    #: What was read where that is not all of the job.
+    read_part: ReadPart | None = None
 
     @property
     def ordered_results(self) -> list[TaskResult]:

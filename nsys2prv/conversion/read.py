@@ -21,7 +21,8 @@ from nsys2prv._util.stored_columns import StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
-from nsys2prv.conversion.job import Opened, Read, complete
+from nsys2prv.conversion.cut_reading import choose_part, reads_in_part
+from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
     extract_rows,
@@ -69,8 +70,9 @@ def read_reports(job: Opened) -> Read:
     groups = group_kinds(kinds, alone)
     beside = [kind for of_group, use, _ in groups if use != STORED for kind in of_group]
     left_out = list_kinds_left_out(kinds, job.plan.settings, beside)
-    results = _read_kinds(job, groups, left_out)
-    wholes = _survey_reports(job, left_out, results)
+    part = choose_part(job)
+    results = _read_kinds(job, groups, left_out, part)
+    wholes = _survey_reports(job, left_out, results, part)
     # Events that follow from several tables of one report, by the facts that reading it set aside.
     derived = job.run(derive_task, list(_plan_derive_tasks(kinds, results, job.folder)))
     return complete(
@@ -80,18 +82,21 @@ def read_reports(job: Opened) -> Read:
         clock_results=_list_clock_results(results) if alone else [],
         spans={report: one.span for report, one in wholes.items() if one.span is not None},
         lost=[lost for one in wholes.values() for lost in one.lost],
+        read_part=part,
     )
 
 
-def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -> list[TaskResult]:
+def _read_kinds(
+    job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None
+) -> list[TaskResult]:
     """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
-    in full. Raise Unreadable.
+    in full. part: what to read; None for all. Raise Unreadable.
     """
     results: list[TaskResult] = []
     # Indexes of each report, which the first stage makes.
     launches: dict[int, list[Segment]] = defaultdict(list)
     nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
-    stages = plan_tasks(job, groups, left_out)
+    stages = plan_tasks(job, groups, left_out, part)
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.progress.show_phase("reading", rows) as advance:
         for tasks in stages:
@@ -121,7 +126,7 @@ def _read_kinds(job: Opened, groups: Sequence[Group], left_out: Sequence[str]) -
 
 
 def _survey_reports(
-    job: Opened, left_out: Sequence[str], read: Sequence[TaskResult]
+    job: Opened, left_out: Sequence[str], read: Sequence[TaskResult], part: ReadPart | None
 ) -> dict[int, WholeReport]:
     """Return the facts about each report as a whole: from the task that read all of it, or from one that
     follows the tasks that did."""
@@ -134,6 +139,16 @@ def _survey_reports(
         for report, info in enumerate(job.infos)
         if report not in found
     ]
+    if part:
+        tasks = [
+            replace(
+                task,
+                chosen=part.chosen[task.report],
+                window=part.windows[task.report],
+                span=part.spans.get(task.report),
+            )
+            for task in tasks
+        ]
     surveyed = job.run(survey_report, tasks)
     found |= zip((task.report for task in tasks), surveyed, strict=True)
     return dict(sorted(found.items()))
@@ -199,6 +214,8 @@ class TablePart(Struct, frozen=True):
     use: str
     #: True if the kinds may look up the indexes.
     asks: bool
+    #: True if its rows are counted as those of the table: for other kinds they were read before, or are not.
+    counts: bool = True
 
 
 class ReadingTask(Struct, frozen=True):
@@ -264,7 +281,7 @@ def read_task(task: ReadingTask) -> TaskResult:
                 writer.flush()
             indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):
-                _read_piece(task, readers, piece, extraction, writer, result)
+                _read_piece(task, readers, piece, extraction, writer, result, one.counts)
                 for launched in extraction.launched:
                     indexing.launches += save_launches(launched, writer)
                 extraction.launched = []
@@ -291,10 +308,18 @@ def _read_piece(
     extraction: Extraction,
     writer: SpillWriter,
     result: TaskResult,
+    counts: bool,
 ) -> None:
-    """Give the kinds of one table their rows of a piece of it."""
-    shared = _read_once(extraction, kinds, piece)
-    if extraction.stores and task.counting.get(piece.table) in [kind.name for kind in kinds]:
+    """Let the kinds, all of one table, have their rows of a piece of it. counts: whether they are counted by
+    table.
+    """
+    # Of other rows, of which few concern these kinds, the columns are read of those.
+    shared = _read_once(extraction, kinds, piece, are_few=not counts)
+    if (
+        counts
+        and extraction.stores
+        and task.counting.get(piece.table) in [kind.name for kind in kinds]
+    ):
         result.tables[piece.table] += (
             extraction.database.count_rows(piece) if shared is None else len(shared.met)
         )
@@ -304,7 +329,7 @@ def _read_piece(
         extraction.condition = kind.make_condition(task.info)
         extraction.min_duration = extraction.settings.min_durations.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
-        own_rows = piece if shared is None or kind.columns else shared.narrow(number)
+        own_rows = piece if shared is None or (kind.columns and counts) else shared.narrow(number)
         account = extraction.account = Account()
         for rows in extract_rows(kind, extraction, own_rows):
             if not extraction.stores:
@@ -316,23 +341,26 @@ def _read_piece(
         if kind.derived:
             account.skipped[Reason.FACT] += account.rows - account.dropped.total()
         if extraction.stores:
-            if not kind.rereads_rows:
+            if counts and not kind.rereads_rows:
                 result.of_table[piece.table] += account.rows
             result.add(kind.name, account)
 
 
-def _read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) -> Shared | None:
-    """Read a part of a table once for several kinds, with their conditions in this order; None if each has to
-    read it.
+def _read_once(
+    extraction: Extraction, kinds: Sequence[EventKind], part: Part, are_few: bool
+) -> Shared | None:
+    """Return a part of a table for several kinds, their conditions in this order; None where each
+    has to read it. are_few: few rows meet any; then these alone, without columns.
     """
-    if len(kinds) < 2:
+    if len(kinds) < 2 and not are_few:
         return None
     integers = dict.fromkeys(name for kind in kinds for name in kind.columns)
     texts = dict.fromkeys(name for kind in kinds for name in kind.texts)
     conditions = [kind.make_condition(extraction.report) for kind in kinds]
-    return extraction.database.read_once(
-        part, Wanted(tuple(integers), tuple(texts), (), conditions)
-    )
+    wanted = Wanted(tuple(integers), tuple(texts), (), conditions)
+    if are_few:
+        wanted = Wanted(conditions=conditions)
+    return extraction.database.read_once(part, wanted)
 
 
 def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> list[Group]:
@@ -354,11 +382,11 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 
 
 def plan_tasks(
-    job: Opened, groups: Sequence[Group], left_out: Sequence[str]
+    job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None = None
 ) -> tuple[list[ReadingTask], list[ReadingTask]]:
-    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls, then
-    those that may use them. For a small report one task does both. left_out: kinds that are not read, or not
-    in full.
+    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
+    then those that may ask them. Of a small report one task does both. left_out: kinds that are not
+    read, or not in full. part: what to read; None for all.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}
@@ -368,14 +396,15 @@ def plan_tasks(
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(job.infos):
+        chosen = part.chosen[index] if part else {}
         of_stages = [
-            list(_gather_parts(info, [group for group in groups if group[2] == asks]))
+            list(_gather_parts(info, [group for group in groups if group[2] == asks], chosen))
             for asks in (False, True)
         ]
         all_parts = [part for parts in chain.from_iterable(of_stages) for part in parts]
         if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
             of_stages = [[all_parts] if all_parts else [], []]
-        is_whole = sum(map(len, of_stages)) == 1
+        is_whole = part is None and sum(map(len, of_stages)) == 1
         more = job.folder, settings, counting, tuple(left_out) if is_whole else None
         for stage, of_stage in zip(stages, of_stages, strict=True):
             stage += [(index, info, tuple(parts), *more) for parts in of_stage]
@@ -415,29 +444,61 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     }
 
 
-def _gather_parts(info: ReportInfo, groups: Iterable[Group]) -> Iterator[list[TablePart]]:
+def _gather_parts(
+    info: ReportInfo, groups: Iterable[Group], chosen: Mapping[str, Sequence[Part]]
+) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    those of a task, at most TASK_ROWS rows.
+    those of a task, at most TASK_ROWS rows. chosen: table -> rows to read; all of the others.
     """
     of_task: list[TablePart] = []
     room = TASK_ROWS
-    for group, *flags in groups:
-        if flags[0] != STORED and all(kind.make_condition(info) == NEVER for kind in group):
-            continue
-        names = tuple(kind.name for kind in group)
-        for part in (info.parts[table] for table in group[0].tables if table in info.parts):
-            first = part.first
-            while first <= part.last:
-                last = min(part.last, first + room - 1)
-                rows = replace(part, first=first, last=last)
-                of_task.append(TablePart(names, rows, *flags))
-                room -= rows.rows
-                first = last + 1
-                if room <= 0:
-                    yield of_task
-                    of_task, room = [], TASK_ROWS
+    for one in _list_parts(info, groups, chosen):
+        first = one.part.first
+        while first <= one.part.last:
+            last = min(one.part.last, first + room - 1)
+            rows = replace(one.part, first=first, last=last)
+            of_task.append(replace(one, part=rows))
+            room -= rows.rows
+            first = last + 1
+            if room <= 0:
+                yield of_task
+                of_task, room = [], TASK_ROWS
     if of_task:
         yield of_task
+
+
+def _list_parts(
+    info: ReportInfo, groups: Iterable[Group], chosen: Mapping[str, Sequence[Part]]
+) -> Iterator[TablePart]:
+    """Yield the parts of tables that groups of kinds read."""
+    for group, use, asks in groups:
+        if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
+            continue
+        names = tuple(kind.name for kind in group)
+        # Kinds that have to read all of a table.
+        whole = [
+            one for one in group if not reads_in_part(one) and one.make_condition(info) != NEVER
+        ]
+        for table in group[0].tables:
+            if table not in info.parts:
+                continue
+            parts = chosen.get(table)
+            if parts is None or len(whole) == len(group):
+                yield TablePart(names, info.parts[table], use, asks)
+                continue
+            for part in parts:
+                yield TablePart(names, part, use, asks)
+            for part in _list_rows_between(info.parts[table], parts) if whole else ():
+                yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
+
+
+def _list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield the rows of a table that are not in any of some parts, which ascend."""
+    firsts = (whole.first, *(part.last + 1 for part in parts))
+    lasts = (*(part.first - 1 for part in parts), whole.last)
+    for first, last in zip(firsts, lasts, strict=True):
+        if first <= last:
+            yield replace(whole, first=first, last=last)
 
 
 class DeriveTask(Struct, frozen=True):

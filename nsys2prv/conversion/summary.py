@@ -127,6 +127,8 @@ class Ledger(Struct):
             table: {"rows": rows, unselected: rows - taken[table]}
             for table, rows in sorted(tables.items())
         }
+        for table, (rows, unread) in job.read_part.unread.items() if job.read_part else ():
+            rest[table] = {**rest.get(table, {}), "rows": rows, Reason.OUTSIDE_CUT: unread}
         return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
 
 

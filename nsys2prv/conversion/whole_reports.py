@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -107,6 +108,14 @@ class WholeTask(Struct, frozen=True):
     stored: Span | None
     #: Its launching calls.
     launches: tuple[Segment, ...]
+    #: Of a report that is read in part table -> rows that are read, the part, and the span of all events.
+    chosen: Mapping[str, tuple[Part, ...]] = {}
+    window: Span | None = None
+    span: Span | None = None
+
+    def list_parts(self, table: str) -> tuple[Part, ...]:
+        """Return the rows of a table that are read."""
+        return self.chosen.get(table, (self.info.parts[table],))
 
 
 def plan_whole_task(
@@ -169,27 +178,34 @@ def survey_report(task: WholeTask) -> WholeReport:
 
 def survey_database(task: WholeTask, database: Database) -> WholeReport:
     """Collect facts about the report of an open database as a whole."""
-    span = find_span(task, database)
+    span = task.span or find_span(task, database)
     # Rows about the profiler count only in a report that holds nothing else.
     span = task.stored if span is None else span
     lost = []
     if task.launches and span:
-        lost = count_lost_launches(task.report, task.info, task.launches, database, span[1])
+        lost = count_lost_launches(task, database, span[1])
     return WholeReport(span, lost)
 
 
-def find_span(task: WholeTask, database: Database) -> Span | None:
-    """Return the span of all events of a report; None if it has none."""
+def find_span(
+    task: WholeTask,
+    database: Database,
+    piece_rows: int = SURVEY_ROWS,
+    known: Mapping[Part, Span | None] = MappingProxyType({}),
+) -> Span | None:
+    """Return the span of all events of a report; None if it has none. known: bounds of some pieces of so many
+    rows, as :func:`_find_bounds` returns them.
+    """
     info, span = task.info, task.known
     kinds = [
         one for one in all_kinds() if one.name in task.kinds and info.parts.keys() & {*one.tables}
     ]
-    bounds: dict[Part, Span] = {}
+    bounds: dict[Part, Span | None] = {**known}
     for kind in sorted(kinds, key=lambda kind: not kind.extends_trace):
         if not kind.extends_trace and span is not None:
             break
         parts = [info.parts[table] for table in kind.tables if table in info.parts]
-        pieces = [piece for part in parts for piece in part.split(SURVEY_ROWS)]
+        pieces = [piece for part in parts for piece in part.split(piece_rows)]
         for piece in pieces:
             if piece not in bounds:
                 bounds[piece] = _find_bounds(database, piece, info)
@@ -267,22 +283,21 @@ def _unite_spans(*spans: Span | None) -> Span | None:
 # ---- launches without work ------------------------------------------------------------------------
 
 
-def count_lost_launches(
-    report: int, info: ReportInfo, segments: Sequence[Segment], database: Database, end: int
-) -> list[LostLaunches]:
-    """Return the processes of a report with launching calls without work. segments: its calls. end: end of
-    its last event (local ns).
+def count_lost_launches(whole: WholeTask, database: Database, end: int) -> list[LostLaunches]:
+    """Return the processes of a report with launching calls that lack work, those in its window. end: when its
+    last event ends (local ns).
     """
+    report, info, segments = whole.report, whole.info, whole.launches
     tables = [table for table in WORK_TABLES if table in info.parts]
     if not all(database.has(table, "globalPid", "correlationId") for table in tables):
         return []
     names = {name for segment in segments for name in segment.names}
     texts = database.read_strings(sorted(names))
-    done = _read_work(tables, info, segments, database)
+    done = _read_work(tables, whole, database)
     # Begins of calls without work, and of the last one with work, by process, thread and name.
     missing: dict[int, dict[CallKind, list[np.ndarray]]] = {}
     last: dict[CallKind, int] = {}
-    for process, calls in _find_launches(segments, texts):
+    for process, calls in _find_launches(segments, texts, whole.window):
         of_process = missing.setdefault(process, defaultdict(list))
         work = done[process]
         stream = work.find_streams(calls.id)
@@ -324,14 +339,12 @@ def count_lost_launches(
     return lost
 
 
-def _read_work(
-    tables: Sequence[str], info: ReportInfo, segments: Sequence[Segment], database: Database
-) -> dict[int, _Work]:
+def _read_work(tables: Sequence[str], whole: WholeTask, database: Database) -> dict[int, _Work]:
     """Return the work of each process with calls."""
-    done = {segment.process: _Work() for segment in segments}
+    done = {segment.process: _Work() for segment in whole.launches}
     names = ("globalPid", "correlationId", "streamId", "start", "end")
     for table in tables:
-        for part in info.parts[table].split(LAUNCH_ROWS):
+        for part in chain.from_iterable(one.split(LAUNCH_ROWS) for one in whole.list_parts(table)):
             columns = database.read(part, names)
             for process, rows in group_rows(columns["globalPid"]):
                 if process in done:
@@ -403,9 +416,9 @@ class _Work:
 
 
 def _find_launches(
-    segments: Sequence[Segment], texts: dict[int, str]
+    segments: Sequence[Segment], texts: dict[int, str], window: Span | None
 ) -> Iterator[tuple[int, Launches]]:
-    """Yield process and launching calls of each segment that has any, by their ids. texts: names of
+    """Yield process and launching calls of each segment that has any in the window, by their ids. texts: names of
     functions by their ids.
     """
     launch, begin, end = (
@@ -416,6 +429,8 @@ def _find_launches(
     for segment in segments:
         calls = segment.read()
         rows = np.isin(calls.name, launch) & np.isin(calls.result, (0, NULL))
+        if window:
+            rows &= (calls.begin >= window[0]) & (calls.begin <= window[1])
         if segment.process in captures:
             at, (begins, ends) = calls.begin, captures[segment.process]
             rows &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")

@@ -82,6 +82,7 @@ NO_TEXT = "(no text)"
 MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks", "nvtx_on_gpu"))
 STARTEND = "{eventType} IN (60, 71)"
 MARK_TYPES = tuple(map(int, re.findall(r"\d+", MARK)))
+RANGE_TYPES = tuple(map(int, re.findall(r"\d+", PUSHPOP + STARTEND)))
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 REPLAYS = "nvtx_on_gpu_replays"
 #: Columns of projected ranges.
