@@ -21,7 +21,6 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, make_natural_key
 from nsys2prv.events.extraction import (
     DEVICE_KINDS,
@@ -46,7 +45,6 @@ from nsys2prv.export.roles import (
     find_program,
     find_roles,
 )
-from nsys2prv.writers import MOST_OBJECTS
 
 #: Follows a rank that is known only by the order or the numbers of file names.
 BY_FILE_NAME = " (by file name)"
@@ -259,8 +257,6 @@ def build_object_model(
 ) -> ObjectModel:
     """Return the tree of all objects with events; `machines` numbers each report's machine. firsts: see
     `Captures` of export/ranks.py. find: returns the roles of processes.
-
-    Raise Nsys2prvError for more objects than Paraver supports.
     """
     by_process: dict[ProcessKey, set[ObjectKey]] = defaultdict(set)
     devices: list[tuple[int, DeviceKey]] = []
@@ -318,11 +314,6 @@ def build_object_model(
         tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(own), rank))
     rows |= {(report, key): rows[home, key] for (report, key), (home, _) in homes.items()}
     tree = ObjectTree(tuple(nodes), tuple(tasks))
-    if tree.threads > MOST_OBJECTS:
-        raise Nsys2prvError(
-            f"the reports contain {tree.threads} threads and streams, but Paraver can show {MOST_OBJECTS}; "
-            "convert fewer reports at a time, or leave kinds out with -t"
-        )
     numbers = {(one.report, one.pid): number for number, one in enumerate(processes)}
     numbers |= {key: numbers[one] for key, one in roles.helpers.items() if one in numbers}
     for (report, key), home in homes.items():

@@ -6,11 +6,12 @@ merged by time, and formatted by the compiled `native/lines.c`, if it is install
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.budget import TEXT_BYTES
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import name_beside
 from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import CALLERS, DomainCode, Field, load_catalogue
@@ -28,7 +30,7 @@ from nsys2prv.table.runs import Run, find_present_fields, read_run
 from nsys2prv.table.samples import read_samples
 from nsys2prv.table.slices import AlikeRanges, Slice, list_closings
 from nsys2prv.table.windows import Window
-from nsys2prv.writers import TraceContent, WindowBytes
+from nsys2prv.writers import MOST_OBJECTS, TraceContent, WindowBytes
 from nsys2prv.writers.paraver.pcf import (
     RANK,
     abbreviate_kernels,
@@ -38,7 +40,7 @@ from nsys2prv.writers.paraver.pcf import (
     number_metrics,
     write_pcf,
 )
-from nsys2prv.writers.rows import ObjectTree
+from nsys2prv.writers.rows import ObjectModel, ObjectTree
 
 #: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
@@ -75,6 +77,26 @@ class Batch(Struct):
     ties: np.ndarray | None = None
 
 
+#: Rows for devices of a machine of which only some ranks are converted.
+SPARE_ROWS = 100
+
+
+def check_rows(model: ObjectModel) -> None:
+    """Raise Nsys2prvError, with the ranks of which the rows would fit, for more rows than Paraver can show."""
+    rows = list(accumulate(len(task.threads) for task in model.tree.tasks))
+    if rows and rows[-1] > MOST_OBJECTS:
+        # Behind the rows of processes are those of devices.
+        own = rows[: len(model.processes)]
+        most = MOST_OBJECTS - SPARE_ROWS - rows[-1] + own[-1]
+        fitting = model.processes[: bisect_right(own, most)]
+        known = [one.rank for one in fitting if one.rank is not None]
+        ranks = f"a part of the ranks, such as --ranks {min(known)}-{max(known)}, " if known else ""
+        raise Nsys2prvError(
+            f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; convert {ranks}fewer "
+            "kinds, such as -t mpi,nccl,device_state, or to out.pftrace, which has no such limit"
+        )
+
+
 class ParaverWriter(Struct, dict=True):
     """Writes the .prv, with the .pcf (labels) and the .row (names of rows) beside it."""
 
@@ -97,7 +119,10 @@ class ParaverWriter(Struct, dict=True):
     callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return the header, and facts about the clocks as comments."""
+        """Return the header, and facts about the clocks as comments. Raise Nsys2prvError for more rows than
+        Paraver can show.
+        """
+        check_rows(content.model)
         self.addresses, self.domain_codes = content.model.tree.addresses, content.domain_codes
         self.field_masks, self.callers = content.layouts, content.global_ids.callers
         self.counter_codes = number_metrics(content.metrics)

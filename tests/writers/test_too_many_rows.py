@@ -1,0 +1,30 @@
+"""Jobs with more rows than Paraver can show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tools.trace_reader import read_trace
+
+from nsys2prv import Options, convert
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.conversion.options import CutOptions
+from nsys2prv.writers.paraver import prv
+
+REPORTS = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("*.sqlite"))
+
+
+def test_the_ranks_that_are_named_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert(REPORTS, tmp_path / "all.prv")
+    rows = [threads for threads, _ in read_trace(tmp_path / "all.prv").tasks]
+    monkeypatch.setattr(prv, "MOST_OBJECTS", sum(rows[:3]) + 1)
+    monkeypatch.setattr(prv, "SPARE_ROWS", 1)
+    with pytest.raises(Nsys2prvError, match=f"{sum(rows)} rows, but Paraver can show") as raised:
+        convert(REPORTS, tmp_path / "more.prv")
+    ranks = re.search(r"--ranks (\S+),", str(raised.value))
+    assert ranks
+    convert(REPORTS, tmp_path / "part.prv", Options(cut=CutOptions(ranks=(ranks[1],))))
+    assert len(read_trace(tmp_path / "part.prv").tasks) == 3
+    convert(REPORTS, tmp_path / "more.pftrace")
