@@ -127,8 +127,9 @@ class Ledger(Struct):
             table: {"rows": rows, unselected: rows - taken[table]}
             for table, rows in sorted(tables.items())
         }
+        outside = Reason.OUTSIDE_CUT  # type: ignore[attr-defined]
         for table, (rows, unread) in job.read_part.unread.items() if job.read_part else ():
-            rest[table] = {**rest.get(table, {}), "rows": rows, Reason.OUTSIDE_CUT: unread}
+            rest[table] = {**rest.get(table, {}), "rows": rows, outside: unread}
         return cls(dict(sorted(kinds.items())), records_balance, lines_balance, rest)
 
 
