@@ -131,8 +131,8 @@ def reads_in_part(kind: EventKind) -> bool:
 
 
 def choose_part(job: Opened) -> ReadPart | None:
-    """Return what to read of the job; None where all of it has to be: where no part in time is asked for, the
-    job is small, or what is asked for follows from all events.
+    """Return the rows to read of a job; None to read all of it: if no part in time is asked for, the job is
+    small, or the trace needs all events.
     """
     if not _can_choose(job):
         return None

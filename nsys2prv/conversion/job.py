@@ -110,7 +110,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class ReadPart(Struct, frozen=True):
-    """What is read of a job of which a part in time is asked for."""
+    """Rows to read for a part of a job in time."""
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
