@@ -21,6 +21,8 @@ from tools.exports import (
 from tools.nccl_exports import Rank
 
 import nsys2prv
+from nsys2prv.show.difference.comparison import compare_jobs
+from nsys2prv.show.finished_job import FinishedJob
 
 LAYERS, STEPS, SLOW_LAYER, SLOW_RANK = 3, 4, 1, 1
 
@@ -216,12 +218,18 @@ def test_what_runs_beside_other_work_overlaps(tmp_path: Path) -> None:
 
 
 def test_gpu_time_of_a_range_with_and_without_its_backward_pass() -> None:
-    """Ranges have the work that their thread launches in them; modules also the backward pass, which others launch."""
+    """Ranges have the work that their thread launches in them; modules also the backward pass, which others launch:
+    a difference of two jobs has both.
+    """
     with nsys2prv.open(sorted((SAMPLES / "training").glob("*.sqlite"))) as job:
         results = job.analyse("operations", "modules")
+        finished = FinishedJob(job.describe(), results)
     ranges = dict(
         results["operations"].tables["operations"].frame.select("operation", "gpu_ns").rows()
     )
     modules = results["modules"].tables["modules"].frame.filter(path="iteration").row(0, named=True)
     assert modules["backward_gpu_ns"] > 0
     assert modules["gpu_ns"] - modules["backward_gpu_ns"] == ranges["iteration"]
+    every = results["modules"].tables["modules"].frame.select("path", "gpu_ns").rows()
+    compared = compare_jobs(finished, finished)[1].tables["modules_modules"].frame
+    assert sorted(compared.select("path", "a_ns").rows()) == sorted(every)

@@ -28,7 +28,6 @@ def compare_runs(
     runs: Sequence[Run],
     scaling: str | None = None,
     reference: str | None = None,
-    regions: Sequence[str] = (),
 ) -> Study:
     """Return the study of these runs, with scalability figures. scaling: `strong` or `weak`, None to detect
     it. reference: name or label of a run, None for the smallest with iterations.
@@ -60,7 +59,7 @@ def compare_runs(
         said = WARNINGS["other_scaling"]
         warnings.append(said.format(given=scaling, detected=detected, why=why))
     found = Scaling(detected, used, why, is_mixed)
-    return Study(found, first.name, warnings, runs, list(regions))
+    return Study(found, first.name, warnings, runs)
 
 
 def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
