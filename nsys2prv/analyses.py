@@ -13,6 +13,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import keep_freed_memory, return_freed_memory, return_large_blocks
+from nsys2prv._util.columns import join_columns
 from nsys2prv.conversion.quality import lacks_mpi
 from nsys2prv.events.attributes import select_by_state, select_labels
 from nsys2prv.events.cuda import select_synchronising_calls
@@ -21,7 +22,7 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.figures import coverage
 from nsys2prv.figures.collectives import make_clock_table
-from nsys2prv.figures.device_group import ALL, WORK, AnalysisOptions, DeviceGroup
+from nsys2prv.figures.device_group import ALL, WORK, AnalysisOptions, DeviceGroup, Part
 from nsys2prv.figures.host_time import NAMES, select_named
 from nsys2prv.figures.nvtx_operations import RANGES
 from nsys2prv.figures.openacc import LAYOUTS as OPENACC
@@ -139,15 +140,18 @@ def run_analyses(
     collecting = [*able]
     if {one.name for one in able} & {"collectives", "time"} and MESH not in wanted:
         collecting.append(DECLARED[MESH])
-    collected: dict[str, dict[str, list[pl.DataFrame]]] = defaultdict(lambda: defaultdict(list))
+    collected: dict[str, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
     units = len(opened.units)
     parts = units if units > 1 else sum(bool(one.collect) for one in collecting)
 
     def join(name: str) -> dict[str, pl.DataFrame]:
         joined: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
         for key, parts in collected[name].items():
-            kept = [part for part in parts if part.height] or parts[:1]
-            joined[key] = pl.concat(kept, how="diagonal_relaxed")
+            made = [part for part in parts if isinstance(part, pl.DataFrame)]
+            if columns := [part for part in parts if not isinstance(part, pl.DataFrame)]:
+                made.append(join_columns(columns))
+            kept = [part for part in made if part.height] or made[:1]
+            joined[key] = pl.concat(kept, how="diagonal_relaxed") if len(kept) > 1 else kept[0]
         return joined
 
     with job.progress.show_phase("analysing", parts + len(able)) as advance:
@@ -171,7 +175,7 @@ def run_analyses(
 
 def _collect_units(
     opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
-) -> Iterator[list[tuple[str, str, pl.DataFrame]]]:
+) -> Iterator[list[tuple[str, str, Part]]]:
     """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
     could not share, analysis by analysis.
     """
@@ -186,7 +190,7 @@ def _collect_units(
         unit.forget()
 
 
-def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, pl.DataFrame]]:
+def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, Part]]:
     """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
     return [
         (name, *frame)

@@ -81,14 +81,31 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     wide = tuple(np.asarray(column, np.int64) for column in columns)
     if core is None:
         return _number_by_numpy(wide)
-    codes = np.zeros(len(wide[0]), np.int64)
-    first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
+    first, codes = number_as_met(*wide)
     if len(first) < 2:
         return first, codes
     order = np.lexsort([column[first] for column in reversed(wide)])
     ranks = np.empty_like(order)
     ranks[order] = np.arange(len(order))
     return first[order], ranks[codes]
+
+
+def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return :func:`number_rows`, but the combinations in the order of their first rows."""
+    wide = tuple(np.asarray(column, np.int64) for column in columns)
+    codes = np.zeros(len(wide[0]), np.int64)
+    return np.frombuffer(core.number_distinct(wide, codes), np.int64), codes
+
+
+def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the distinct combinations of some columns of integers in the order of their first rows, with the
+    sums of others (int64): of few rows much faster than a query.
+    """
+    first, codes = number_as_met(*keys.values())
+    sums = {name: np.zeros(len(first), np.int64) for name in values}
+    for name, column in values.items():
+        np.add.at(sums[name], codes, column)
+    return {name: column[first].astype(np.int64) for name, column in keys.items()} | sums
 
 
 def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -100,6 +117,27 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
         _, codes = np.unique(codes, return_inverse=True)
     _, first = np.unique(codes, return_index=True)
     return first, codes.reshape(-1)
+
+
+def join_columns(parts: Sequence[Mapping[str, np.ndarray | list[Any]]]) -> pl.DataFrame:
+    """Return the rows of all parts as one frame: to make it once is much faster than of each part. parts: columns of
+    a length; lists are of texts where they have no value at all, and of nulls where a part lacks them.
+    """
+    names = dict.fromkeys(chain.from_iterable(parts))
+    made: dict[str, pl.Series] = {}
+    heights = [len(next(iter(part.values()))) for part in parts]
+    for name in names:
+        pieces = [part.get(name) for part in parts]
+        if all(isinstance(piece, np.ndarray) for piece in pieces):
+            made[name] = pl.Series(name, np.concatenate(pieces))
+            continue
+        filled = zip(pieces, heights, strict=True)
+        values = [
+            *chain.from_iterable([None] * size if one is None else one for one, size in filled)
+        ]
+        is_told = any(value is not None for value in values)
+        made[name] = pl.Series(name, values, None if is_told else pl.String)
+    return pl.DataFrame(made)
 
 
 def take_rows(columns: Mapping[str, np.ndarray], rows: slice | np.ndarray) -> dict[str, np.ndarray]:

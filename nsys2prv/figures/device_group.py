@@ -7,7 +7,7 @@ Values that several analyses need are computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,8 +32,11 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
 from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
 
-#: What analyses collect of a device group: frames, each with its name; and those of all groups by name.
-Collected = Iterator[tuple[str, pl.DataFrame]]
+#: What analyses collect of a device group: frames, or small columns of them, each with its name; and frames
+#: of all groups by name.
+Columns = Mapping[str, np.ndarray | list[Any]]
+Part = pl.DataFrame | Columns
+Collected = Iterator[tuple[str, Part]]
 Frames = Mapping[str, pl.DataFrame]
 T = TypeVar("T")
 #: Layouts of calls of UCX, and of the operating system.
@@ -226,16 +229,13 @@ class DeviceGroup:
         self.reader, self.number, self.options, self.folder = reader, number, options, folder
         self.duration = reader.duration
         self.covered = options.covered
-        self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
-        self.device_of = reader.rows.get_column("device")
-        self.task_of = reader.rows.get_column("task")
-        is_main = reader.rows.main_rows == np.arange(len(self.task_of))
-        self._is_host = (reader.rows.threads["kind"] == HOST).to_numpy() & is_main
+        columns = reader.remember("columns of rows", partial(_list_row_columns, reader))
+        self.device_of, self.task_of, self._is_host, self._is_main = columns
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
         """Return the task of each event, by its thread."""
-        return self.reader.rows.find("task", events["thread"])
+        return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
 
     def has(self, *layouts: str) -> bool:
         """Return whether the job has events of any of these layouts."""
@@ -264,19 +264,22 @@ class DeviceGroup:
         """Tasks with host threads, except, in jobs without MPI, threads that drive none of the GPUs of their
         process that are tasks.
         """
-        tasks = self._rows.filter(pl.col("kind") == HOST)["task"].unique().sort()
-        if self._rows["is_gpu"].any() and not self.has(*MPI_LAYOUTS):
-            gpus = self._rows.filter("is_gpu")
+        rows = self.reader.rows
+        is_own = rows.units == self.number
+        tasks = np.unique(self.task_of[self._is_host & is_own])
+        if rows.threads["is_gpu"].any() and not self.has(*MPI_LAYOUTS):
+            own = rows.threads.filter(pl.Series(is_own))
+            gpus = own.filter("is_gpu")
             drivers = {*map(self.find_host, gpus["task"].unique().to_list())}
             others = ~pl.col("process").is_in(gpus["process"].unique().implode())
-            drivers |= {*self._rows.filter(others)["task"]}
-            tasks = tasks.filter(tasks.is_in([*drivers]))
-        return tasks.to_list()
+            drivers |= {*own.filter(others)["task"]}
+            tasks = tasks[np.isin(tasks, [*drivers])]
+        return tasks.tolist()
 
     @cached_property
     def devices(self) -> list[int]:
         """Devices with work."""
-        return self.work_counts["device"].unique().sort().to_list()
+        return sorted({device for device, *_ in self.work_counts})
 
     @cached_property
     def known_devices(self) -> list[int]:
@@ -318,15 +321,17 @@ class DeviceGroup:
         return self.covered & merge_spans(*(one[rows] for one in to_arrays(self.work, *SIDES)))
 
     @cached_property
-    def work_counts(self) -> pl.DataFrame:
-        """Return the number of rows of work that each device has of each task: device, task, len."""
-        devices = self.work.lazy().select("device", self.list_tasks(self.work))
-        return devices.group_by("device", "task").len().sort("device", "task").collect()
+    def work_counts(self) -> list[tuple[int, int, int]]:
+        """Return devices, tasks, and how much work each device has of each of these, ascending."""
+        device, thread = to_arrays(self.work, "device", "thread")
+        first, codes = number_rows(device, task := self.task_of[thread])
+        columns = device[first], task[first], np.bincount(codes)
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
 
     @cached_property
     def first_work(self) -> int | None:
         """The begin of the first work (ns), or None."""
-        return self.work["begin"].min()
+        return int(self.work["begin"][0]) if self.work.height else None
 
     def find_host(self, task: int) -> int:
         """Return the task with the threads that drive the GPUs of a task."""
@@ -334,13 +339,13 @@ class DeviceGroup:
 
     def list_device_tasks(self, device: int) -> list[int]:
         """Return the tasks that use a device, that is, whose threads drive it, ascending."""
-        tasks = self.work_counts.filter(device=device)["task"].to_list()
+        tasks = {task for one, task, _ in self.work_counts if one == device}
         return sorted({*map(self.find_host, tasks)})
 
     def find_main_task(self, device: int) -> int:
         """Return the task that has most work on a device, the first of equal ones."""
-        counts = self.work_counts.filter(device=device)
-        return int(counts["task"][counts["len"].arg_max()])
+        counts = {task: count for one, task, count in self.work_counts if one == device}
+        return max(counts, key=counts.__getitem__)
 
     @property
     def useful(self) -> tuple[int, ...]:
@@ -362,31 +367,41 @@ class DeviceGroup:
 
     def list_threads(self, task: int) -> list[int]:
         """Return the host threads of a task, without their additional rows."""
-        return np.flatnonzero(self._is_host & (self.task_of == task)).tolist()
+        return np.flatnonzero(self._is_host & self._is_main & (self.task_of == task)).tolist()
 
     def list_rows(self, task: int) -> list[int]:
         """Return all threads of a task, with their further rows."""
         return np.flatnonzero(self.task_of == task).tolist()
 
     def find_thread_spans(
-        self, threads: Sequence[int], *layouts: str, only: pl.Expr | None = None
+        self, threads: Sequence[int], *layouts: str, only: Collection[int] | None = None
     ) -> Spans:
-        """Return the covered spans in which any of these threads is in an event of some layouts. only: mask
-        of the events that count.
+        """Return the covered spans in which any of these threads is in an event of some layouts. only: values
+        of the field of NAMED_BY that count.
         """
 
         layouts = tuple(filter(self.has, layouts))
 
         def find() -> Spans:
             events = (self.select_events(layout, threads) for layout in layouts)
-            kept = (one if only is None else one.filter(only) for one in events)
-            return unite(*map(self.merge_rows, kept))
+            if only is None:
+                return unite(*map(self.merge_rows, events))
+            named = zip(events, (NAMED_BY[layout] for layout in layouts), strict=True)
+            return unite(*(self.merge_rows(one, one[name], only) for one, name in named))
 
         return self.remember((layouts, *threads), find) if only is None else find()
 
-    def merge_rows(self, frame: pl.DataFrame) -> Spans:
-        """Return the times of the rows, each from `begin` to `end`, of the covered time."""
-        return self.covered & merge_spans(*to_arrays(frame, *SIDES))
+    def merge_rows(
+        self, frame: pl.DataFrame, values: pl.Series | None = None, only: Collection[int] = ()
+    ) -> Spans:
+        """Return the times of the rows, each from `begin` to `end`, of the covered time; where values of
+        these are given, of those with some of them (only).
+        """
+        sides = to_arrays(frame, *SIDES)
+        if values is not None:
+            counts = np.isin(values.to_numpy(), [*only])
+            sides = [side[counts] for side in sides]
+        return self.covered & merge_spans(*sides)
 
     def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
         """Measure how much of some time is between `begin` and `end` of each row (ns)."""
@@ -401,6 +416,8 @@ class DeviceGroup:
     def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
         frame = self.read_named(layout)
+        if not frame.height:
+            return frame
         thread, wanted = frame["thread"].to_numpy(), list(set(threads))
         last = self.remember(
             ("last", layout), lambda: np.bincount(thread, minlength=len(self.task_of)).cumsum()
@@ -489,6 +506,16 @@ class DeviceGroup:
         return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
 
 
+def _list_row_columns(reader: EventReader) -> tuple[np.ndarray, ...]:
+    """Return the device and task of each row of the trace, and whether it is of a host, and no further row of
+    another.
+    """
+    rows = reader.rows
+    is_host = (rows.threads["kind"] == HOST).to_numpy()
+    is_main = rows.main_rows == np.arange(len(rows.main_rows))
+    return rows.get_column("device"), rows.get_column("task"), is_host, is_main
+
+
 def read_ordered_ranges(
     reader: EventReader, options: AnalysisOptions, layout: str, unit: int
 ) -> tuple[np.ndarray, ...]:
@@ -562,8 +589,7 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
     """Return the spans in which any of these threads is in a call that may wait for files or the network."""
-    is_io = pl.col("call").is_in(list(unit.options.io))
-    return unit.find_thread_spans(threads, "osrt", only=is_io)
+    return unit.find_thread_spans(threads, "osrt", only=unit.options.io)
 
 
 _MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()

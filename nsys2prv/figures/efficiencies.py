@@ -67,7 +67,7 @@ def collect(unit: DeviceGroup) -> Collected:
     """Collect the times of each device and each host thread that counts, in all parts of the job."""
     regions = list(list_regions(unit))
     for device in unit.known_devices:
-        yield "devices", measure_device(unit, device, regions)
+        yield from (("devices", one) for one in measure_device(unit, device, regions))
         yield from (("instructions", row) for row in count_instructions(unit, device))
     for task in unit.tasks:
         yield from (("hosts", rows) for rows in measure_hosts(unit, task, regions))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -44,8 +45,10 @@ CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"S
 UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
-def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) -> pl.DataFrame:
-    """Return the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). For the steady state and
+def measure_device(
+    unit: DeviceGroup, device: int, regions: Sequence[Region]
+) -> Iterator[dict[str, list[Any]]]:
+    """Yield the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). For the steady state and
     its iterations, work counts where it runs in them: ranks are in different iterations at a time.
     """
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
@@ -56,7 +59,8 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
         }
         return {"elapsed_ns": unit.covered, **{name: found[what] for name, what in uses.items()}}
 
-    frames = [_measure_parts(unit, _list_windows(unit, unit.covered), find_uses())]
+    columns = _measure_parts(unit, _list_windows(unit, unit.covered), find_uses())
+    yield columns | {"device": [device] * len(columns["key"])}
     work = unit.work.select("device", *SIDES)
     for region in regions:
         among = (work["device"] == device).to_numpy() & (region.executions_of_work >= 0)
@@ -64,8 +68,8 @@ def measure_device(unit: DeviceGroup, device: int, regions: Sequence[Region]) ->
         if own.height:
             bounds = own.group_by("execution").agg(pl.col("begin").min(), pl.col("end").max())
             windows = {(REGION, region.key): unit.merge_rows(bounds)}
-            frames.append(_measure_parts(unit, windows, find_uses(among)))
-    return pl.concat(frames, how="diagonal").with_columns(device=pl.lit(device, pl.Int64))
+            columns = _measure_parts(unit, windows, find_uses(among))
+            yield columns | {"device": [device] * len(columns["key"])}
 
 
 def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Spans]:
@@ -76,20 +80,21 @@ def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Span
 
 def _measure_parts(
     unit: DeviceGroup, windows: Mapping[tuple[str, int], Spans], sets: Mapping[str, Spans]
-) -> pl.DataFrame:
+) -> dict[str, list[Any]]:
     """Measure how much of each set of times is in each window (by PART); for the steady state also in each
     iteration (ns).
     """
-    rows = [
-        {"part": part, "key": key, **{name: one.overlap(window) for name, one in sets.items()}}
-        for (part, key), window in windows.items()
-    ]
     steady = unit.options.steady if (STEADY, 0) in windows else None
     edges = steady.edges if steady else np.zeros(1, np.int64)
-    each = {name: spans.within(edges[:-1], edges[1:]) for name, spans in sets.items()}
-    part = pl.Series([ITERATION] * (len(edges) - 1), dtype=pl.String)
-    iterations = pl.DataFrame({"key": np.arange(1, len(edges)), **each, "part": part})
-    return pl.concat([pl.DataFrame(rows), iterations], how="diagonal")
+    parts, keys = zip(*windows, strict=True)
+    columns: dict[str, list[Any]] = {
+        "part": [*parts, *[ITERATION] * (len(edges) - 1)],
+        "key": [*keys, *range(1, len(edges))],
+    }
+    for name, spans in sets.items():
+        each = spans.within(edges[:-1], edges[1:]).tolist()
+        columns[name] = [*map(spans.overlap, windows.values()), *each]
+    return columns
 
 
 def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]:
@@ -132,7 +137,7 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
 
 def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
-) -> Iterator[pl.DataFrame]:
+) -> Iterator[dict[str, list[Any]]]:
     """Yield the times of each counted host thread of a task, and of the thread that executes each region in
     it: rows of PART, elapsed_ns, outside_mpi_ns and useful_ns, running_ns (on a CPU) out of known_ns of that,
     begin_ns and end_ns of the part, and times of OpenMP.
@@ -164,23 +169,18 @@ def measure_hosts(
         running, known = find_running(unit, thread)
         if len(known):
             sets |= {"running_ns": useful & running, "known_ns": useful & known}
-        times = _measure_parts(unit, windows, sets)
+        columns = _measure_parts(unit, windows, sets)
         of_parts = []
-        for (part, key), window in windows.items():
+        for window in windows.values():
             row = dict(zip(("begin_ns", "end_ns"), window.find_hull(), strict=True))
             row |= _measure_openmp(unit, task, main, window & outside) if thread == main else {}
-            of_parts.append({"part": part, "key": key, **row})
-        others = pl.LazyFrame(of_parts)
-        joined = (
-            times.lazy()
-            .join(others, PART, "left", maintain_order="left")
-            .with_columns(
-                task=pl.lit(task, pl.Int64),
-                thread=pl.lit(thread, pl.Int64),
-                takes_part=pl.lit(bool(takes_part)),
-            )
-        )
-        yield joined.collect()
+            of_parts.append(row)
+        count = len(columns["key"])
+        for name in of_parts[0]:
+            own = [row[name] for row in of_parts]
+            columns[name] = own + [None] * (count - len(own))
+        columns |= {"task": [task] * count, "thread": [thread] * count}
+        yield columns | {"takes_part": [bool(takes_part)] * count}
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:

@@ -16,12 +16,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.budget import INTERVAL_ROWS
-from nsys2prv._util.columns import COUNT, DURATION
+from nsys2prv._util.columns import DURATION, number_as_met, sum_by
 from nsys2prv._util.intervals import (
     EMPTY,
     SIDES,
     Spans,
     find_parents,
+    merge_spans,
     take_first,
     take_off_inner,
     unite,
@@ -133,8 +134,8 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
     if task not in unit.tasks:
         yield "unknown", time
         return
-    is_waiting = pl.col("call").is_in(unit.options.synchronising)
-    waits = unit.find_thread_spans(unit.list_rows(task), "cuda_api", only=is_waiting)
+    synchronising = unit.options.synchronising
+    waits = unit.find_thread_spans(unit.list_rows(task), "cuda_api", only=synchronising)
     for part, spans in find_host_parts(unit, choose_thread(unit, task), time, others=True):
         if part in ("cuda", BESIDE):
             yield WAITING, spans & waits
@@ -194,7 +195,6 @@ def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
 
 
 def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
-    is_shmem = pl.col("range").is_in(list(unit.options.shmem))
     in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
     # Functions of a host hold streams of its process.
     of_task = unit.list_rows(unit.task_of[thread])
@@ -203,7 +203,7 @@ def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
         "mpi": unite(unit.find_mpi_spans([thread]), find_mpi_samples(unit, thread)),
         "nccl": unit.find_thread_spans([thread], "nccl_call"),
         "ucx": unit.find_thread_spans([thread], *UCX),
-        "shmem": unit.find_thread_spans([thread], *in_ranges, only=is_shmem),
+        "shmem": unit.find_thread_spans([thread], *in_ranges, only=unit.options.shmem),
         "callback": unit.find_thread_spans(of_task, "graph_host_node"),
         "jit": unit.find_thread_spans([thread], "jit"),
         "cuda": unit.find_thread_spans([thread], "cuda_api"),
@@ -217,11 +217,11 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
     if not unit.has("profiler_overhead"):
         return EMPTY
     rows = unit.select_events("profiler_overhead", [thread])
-    begin, end = to_arrays(unit.select_events("cuda_api", [thread]), "begin", "end")
-    following = np.searchsorted(begin, rows["begin"].to_numpy())
-    ends = np.append(end, np.iinfo(np.int64).max)[following]
-    works = ~pl.col("what").is_in(list(unit.options.no_profiler))
-    return unit.merge_rows(rows.filter(works & (pl.col("end") < pl.Series(ends))))
+    since, until, what = to_arrays(rows, *SIDES, "what")
+    begin, end = to_arrays(unit.select_events("cuda_api", [thread]), *SIDES)
+    ends = np.append(end, np.iinfo(np.int64).max)[np.searchsorted(begin, since)]
+    works = (until < ends) & ~np.isin(what, unit.options.no_profiler)
+    return unit.covered & merge_spans(since[works], until[works])
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
@@ -251,7 +251,7 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     main = unit.find_main_thread(task)
     layouts, threads = ("cuda_api", *filter(unit.has, MPI_LAYOUTS)), unit.list_rows(task)
     frames = [unit.select_events(layout, threads) for layout in layouts]
-    if any((rows["thread"] == main).any() for rows in frames):
+    if any((rows["thread"].to_numpy() == main).any() for rows in frames):
         return main
     calls = [rows.select(pl.col("thread").cast(pl.Int64), time=DURATION) for rows in frames]
     sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
@@ -273,10 +273,10 @@ def list_activities(
     unit: DeviceGroup,
     thread: int,
     times: Sequence[Spans],
-    ranges: Sequence[pl.DataFrame],
+    ranges: Sequence[Mapping[str, np.ndarray]],
     found: Sequence[Sequence[tuple[str, Spans]]],
     others: bool = False,
-) -> pl.DataFrame:
+) -> dict[str, np.ndarray | list[str]]:
     """Return the activities of a thread in each of some times (`at`, ascending) by name: `part` (of PARTS,
     `range` or `where`), `names` (a name set, `range` or `place`), `name` (value, group or place), `time`,
     `longest` (ns), and whether the longest one initializes CUDA (`first`). A call counts where its part does
@@ -284,67 +284,83 @@ def list_activities(
     :func:`sum_ranges`. found, others: the result and the argument of find_host_parts for these times.
     """
     sources: dict[tuple[str, str], int] = {}
-    columns: list[np.ndarray] = []
+    columns = [np.zeros((len(ROW_COLUMNS), 0), np.int64)]
 
-    def sum_rows(rows: Iterable[np.ndarray]) -> pl.LazyFrame:
-        frame = pl.LazyFrame(dict(zip(ROW_COLUMNS, rows, strict=True)))
-        return sum_times(frame, "at", "source", "name")
+    def sum_rows(rows: np.ndarray) -> np.ndarray:
+        sums = sum_times(dict(zip(ROW_COLUMNS, rows, strict=True)), "at", "source", "name")
+        return np.stack([sums[name] for name in ROW_COLUMNS])
 
-    def add(at: int, part: str, names: str, *rows: np.ndarray) -> None:
-        source = np.int64(sources.setdefault((part, names), len(sources)))
-        kept = np.flatnonzero(rows[1] > 0)
-        given = np.broadcast_arrays(np.int64(at), source, *rows, rows[1])
-        for first in range(0, max(1, len(kept)), INTERVAL_ROWS):
+    def add(
+        at: int, part: str, names: str, name: np.ndarray, lasts: np.ndarray, begin: np.ndarray | int
+    ) -> None:
+        kept = np.flatnonzero(lasts > 0)
+        for first in range(0, len(kept), INTERVAL_ROWS):
             own = kept[first : first + INTERVAL_ROWS]
-            piece = np.stack([one[own] for one in given], dtype=np.int64)
-            if len(kept) > INTERVAL_ROWS:
-                piece = sum_rows(piece).collect().select(ROW_COLUMNS).to_numpy().T
-            columns.append(piece)
+            piece = np.empty((len(ROW_COLUMNS), len(own)), np.int64)
+            piece[0], piece[1] = at, sources.setdefault((part, names), len(sources))
+            piece[2], piece[3] = name[own], lasts[own]
+            piece[4] = begin if isinstance(begin, int) else begin[own]
+            piece[5] = piece[3]
+            columns.append(sum_rows(piece) if len(kept) > INTERVAL_ROWS else piece)
 
     task = int(unit.task_of[thread])
     for layout, part in CALLS.items():
         if not unit.has(layout):
             continue
         calls = unit.select_events(layout, unit.list_rows(task))
-        called = to_arrays(calls, *SIDES, NAMED_BY[layout])
-        is_own = (calls["thread"] == thread).to_numpy()
-        is_io = np.isin(called[2], unit.options.io)
+        *called, of_thread = to_arrays(calls, *SIDES, NAMED_BY[layout], "thread")
+        is_own = of_thread == thread
         counted = {part: is_own | (others and part == "nccl")}
         if part == "cuda":
             counted |= {BESIDE: ~is_own, "mpi": is_own}
         elif part == "os":
+            is_io = np.isin(called[2], unit.options.io)
             counted = {"io": is_own & is_io, "os": is_own & ~is_io}
         for one, counts in counted.items():
-            begin, until, name = called if counts.all() else (one[counts] for one in called)
+            in_times = [[time for name, time in parts if name == one] for parts in found]
+            if not any(in_times) or not counts.any():
+                continue
+            begin, until, name = called if counts.all() else (side[counts] for side in called)
             since = begin
             if one == BESIDE or (others and one == "nccl"):
                 # Where several threads are in calls, the call that began first counts.
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
                 since = np.clip(reached, since, until)
             names = "cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout)
-            for at, parts in enumerate(found):
+            for at, within in enumerate(in_times):
                 lasts = np.zeros(len(begin), np.int64)
-                for time in (time for name_of_part, time in parts if name_of_part == one):
+                for time in within:
                     lasts += time.within(since, until)
                 add(at, *names, name, lasts, begin)
     for at, (time, of_time) in enumerate(zip(times, ranges, strict=True)):
         places = measure_places(unit, thread, time)
-        for part, source, frame in (("where", "place", places), ("range", "range", of_time)):
-            add(at, part, source, *to_arrays(frame, frame.columns[0], "time"), np.int64(-1))
-    sums = sum_rows(np.concatenate(columns, axis=1)).sort("at", maintain_order=True)
-    parts, names = (pl.Series(one, dtype=pl.String) for one in zip(*sources, strict=True))
-    part, of_source = pl.lit(parts).gather("source"), pl.lit(names).gather("source")
+        add(at, "where", "place", *to_arrays(places, "place", "time"), -1)
+        add(at, "range", "range", of_time["group"], of_time["time"], -1)
+    sums = sum_rows(np.concatenate(columns, axis=1))
+    sums = sums[:, np.argsort(sums[0], kind="stable")]
     set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
-    is_first = (part == "cuda") & (pl.col("begin") == set_up)
-    named = "at", part.alias("part"), of_source.alias("names"), "name", "time", "longest"
-    return sums.select(*named, first=is_first).collect()
+    known = [*sources]
+    parts, names = ([known[one][side] for one in sums[1].tolist()] for side in (0, 1))
+    is_first = (sums[4] == set_up) & np.array([part == "cuda" for part in parts], bool)
+    named = {"part": parts, "names": names, "name": sums[2], "time": sums[3]}
+    return {"at": sums[0], **named, "longest": sums[5], "first": is_first}
 
 
-def sum_times(times: pl.LazyFrame, *by: str) -> pl.LazyFrame:
-    """Sum times by some columns, with the longest one and its other columns."""
-    others = pl.exclude("time", "longest").get(pl.col("longest").arg_max())
-    groups = times.group_by(by, maintain_order=True)
-    return groups.agg(pl.col("time").sum(), pl.col("longest").max(), others)
+def sum_times(rows: Mapping[str, np.ndarray], *by: str) -> dict[str, np.ndarray]:
+    """Sum `time` by some columns, in the order of their first rows, with the `longest` one and its other
+    columns (int64).
+    """
+    first, codes = number_as_met(*(rows[name] for name in by))
+    sums, longest = np.zeros(len(first), np.int64), rows["longest"][first]
+    np.add.at(sums, codes, rows["time"])
+    np.maximum.at(longest, codes, rows["longest"])
+    place, most = first.copy(), np.flatnonzero(rows["longest"] == longest[codes])[::-1]
+    # Of equal ones the first, which is assigned last.
+    place[codes[most]] = most
+    return {name: column[place] for name, column in rows.items()} | {
+        "time": sums,
+        "longest": longest,
+    }
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
@@ -362,7 +378,7 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     return -2 if is_late and not first.filter(launches).height else begin
 
 
-def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFrame]:
+def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, np.ndarray]]:
     """Measure how much of each of some times is in each NVTX range of a thread (start/end ranges if it has no
     others) and in no range within it: `group` of names according to the options, `time` (ns). Also count the
     ranges from the begin of the time to its end (`count`), and sum their durations (`lasts`, ns).
@@ -380,14 +396,15 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[pl.DataFra
         inside, pieces = take_off_inner(time.within(begin, end), parent), []
         for start in range(0, max(1, len(begin)), INTERVAL_ROWS):
             of = slice(start, start + INTERVAL_ROWS)
-            sides = {"begin": begin[of], "end": end[of]}
-            rows = pl.DataFrame({"group": group[of].astype(np.int64), "time": inside[of], **sides})
-            own = rows.lazy().filter(pl.col("begin") < last, pl.col("end") > first)
-            lasts, spent = pl.col("end") - pl.col("begin"), pl.col("time").clip(0)
-            grouped = own.group_by("group", maintain_order=True)
-            pieces.append(grouped.agg(spent.sum(), lasts=lasts.sum(), count=COUNT).collect())
-        together = pl.concat(pieces).group_by("group", maintain_order=True)
-        sums.append(together.sum() if len(pieces) > 1 else pieces[0])
+            own = start + np.flatnonzero((begin[of] < last) & (end[of] > first))
+            spent, lasts = np.maximum(inside[own], 0), end[own] - begin[own]
+            given = {"time": spent, "lasts": lasts, "count": np.ones(len(own), np.int64)}
+            pieces.append(sum_by({"group": group[own].astype(np.int64)}, **given))
+        joined = pieces[0]
+        if len(pieces) > 1:
+            joined = {name: np.concatenate([one[name] for one in pieces]) for name in joined}
+            joined = sum_by({"group": joined.pop("group")}, **joined)
+        sums.append(joined)
     return sums
 
 

@@ -135,8 +135,10 @@ def _list_stacks(
 
 def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
     """Return the spans in which CPU samples show a thread in MPI, if MPI was not traced."""
-    in_mpi = read_mpi_samples(unit, thread).drop_nulls("call")
-    begin, lasts = to_arrays(in_mpi, "begin", "lasts")
+    samples = read_mpi_samples(unit, thread)
+    if not samples.height:
+        return EMPTY
+    begin, lasts = to_arrays(samples.drop_nulls("call"), "begin", "lasts")
     return merge_spans(begin - lasts, begin)
 
 
@@ -380,5 +382,7 @@ def count_mpi_samples(unit: DeviceGroup, thread: int, time: Spans) -> pl.DataFra
     null outside MPI, and `count`.
     """
     samples = read_mpi_samples(unit, thread)
+    if not samples.height:
+        return pl.DataFrame(schema={"call": pl.String, "count": pl.Int64})
     inside = pl.Series(time.contains(samples["begin"].to_numpy()), dtype=pl.Boolean)
     return samples.filter(inside).group_by("call").agg(count=COUNT)

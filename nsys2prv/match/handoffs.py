@@ -180,16 +180,13 @@ def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
 
 def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return the pauses of the threads of a unit that call CUDA or MPI: _PAUSES."""
-    calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit).lazy()
-    pauses = calls.select(
-        pl.when(pl.col("thread").shift() == pl.col("thread")).then("thread").alias("thread"),
-        begin=pl.col("end").shift(),
-        end="begin",
-        before=pl.col("call").shift(),
-        after="call",
+    calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit)
+    thread, begin, end, call = (
+        calls[name].to_numpy() for name in ("thread", "begin", "end", "call")
     )
-    long = DURATION >= SHORTEST
-    return pauses.filter(long).drop_nulls("thread").cast(_PAUSES).collect()
+    after = 1 + np.flatnonzero((thread[1:] == thread[:-1]) & (begin[1:] - end[:-1] >= SHORTEST))
+    columns = thread[after], end[after - 1], begin[after], call[after - 1], call[after]
+    return pl.DataFrame(dict(zip(_PAUSES, columns, strict=True))).cast(_PAUSES)
 
 
 def _group_threads(
@@ -245,6 +242,8 @@ def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
     seen = {one.row for one in left}
     while left:
         waiter = left.pop()
+        if len(waiter.since) < FEWEST_WAITS:
+            continue
         waits = np.arange(len(waiter.since))
         near = [one for one in threads if one is not waiter and _is_near(waiter, one)]
         groups = [waits]

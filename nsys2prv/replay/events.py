@@ -285,40 +285,37 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
 
 def read_markers(reader: EventReader, unit: int) -> Markers:
     """Return the contents of the event and synchronization tables of a unit."""
-    named = ("event", "stream")
-    records = reader.read_begins("cuda_event", named, unit)
-    waits = reader.read_begins("cuda_synchronization", (*named, "type"), unit).lazy()
-    waits = waits.filter(pl.col("type").is_in([*_SYNCHRONISATIONS]))
-    says = pl.col("type").replace_strict(_SYNCHRONISATIONS, return_dtype=pl.Int64)
-    rows = pl.concat(
-        [
-            records.lazy().with_columns(says=pl.lit(RECORD, pl.Int64)),
-            waits.select(*records.columns, says=says),
-        ]
-    ).sort("begin", maintain_order=True)
-    rows = rows.collect()
-    # Of several rows of a stream the first.
-    streams = (
-        reader.rows.threads.lazy()
-        .filter(pl.Series(reader.rows.units == unit))
-        .select(
-            pl.col("stream").cast(pl.Int64),
-            task=pl.col("process"),
-            row=pl.col("thread").cast(pl.Int32),
-        )
+    named = "begin", "event", "stream", "thread"
+    records = reader.read_begins("cuda_event", ("event", "stream"), unit)
+    waits = reader.read_begins("cuda_synchronization", ("event", "stream", "type"), unit)
+    says = np.zeros(max(_SYNCHRONISATIONS) + 1, np.uint8)
+    says[[*_SYNCHRONISATIONS]] = [*_SYNCHRONISATIONS.values()]
+    kind = waits["type"].to_numpy()
+    known = np.flatnonzero(np.isin(kind, [*_SYNCHRONISATIONS]))
+    given = (records[name].to_numpy() for name in named), (waits[name].to_numpy() for name in named)
+    begin, event, stream, thread = (
+        np.append(first, second[known]) for first, second in zip(*given, strict=True)
     )
-    streams = streams.drop_nulls().unique(("task", "stream"), keep="first", maintain_order=True)
-    tasks = reader.rows.find("process", rows["thread"]).alias("task")
-    joined = rows.lazy().with_columns(tasks)
-    joined = joined.join(streams, on=("task", "stream"), how="left", maintain_order="left")
-    rows = joined.with_columns(pl.col("row").fill_null(-1)).collect()
-    event = rows["event"].to_numpy()
-    _, number = number_rows(event, rows["task"].to_numpy())
+    order = np.argsort(begin, kind="stable")
+    says = np.append(np.full(records.height, RECORD, np.uint8), says[kind[known]])[order]
+    begin, event, stream, thread = (one[order] for one in (begin, event, stream, thread))
+    tasks = reader.rows.get_column("process")
+    # Of several rows of a stream the first.
+    streams = reader.remember("streams of rows", lambda: reader.rows.threads["stream"].to_list())
+    row_of: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(reader.rows.units == unit).tolist():
+        if streams[row] is not None:
+            row_of.setdefault((int(tasks[row]), int(streams[row])), row)
+    task = tasks[thread]
+    first, codes = number_rows(task, stream)
+    pairs = zip(task[first].tolist(), stream[first].tolist(), strict=True)
+    rows = np.array([row_of.get(pair, -1) for pair in pairs], np.int32)
+    _, number = number_rows(event, task)
     return Markers(
-        rows["begin"].to_numpy(),
-        rows["says"].to_numpy().astype(np.uint8),
-        rows["thread"].to_numpy().astype(np.int32),
-        rows["row"].to_numpy(),
+        begin,
+        says,
+        thread.astype(np.int32),
+        rows[codes],
         np.where(event >= 0, number, -1).astype(np.int32),
     )
 

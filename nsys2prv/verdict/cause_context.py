@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import DURATION
+from nsys2prv._util.columns import DURATION, join_columns
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans
 from nsys2prv._util.text import shorten_name
 from nsys2prv.events.catalogue import map_labels
@@ -445,7 +445,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
             parts["unknown"] += parts[part]
             parts[part] = 0
         whole = max(sum(parts.values()), 1)
-        rows = list_activities(unit, row, [spans], ranges, [when])
+        rows = join_columns([list_activities(unit, row, [spans], ranges, [when])])
         rows = rows.sort("time", descending=True)
         named = []
         for of_parts in (["range"], ["nccl", "io", "os"]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import DURATION
+from nsys2prv._util.columns import DURATION, sum_by
 from nsys2prv._util.intervals import EMPTY, SIDES, Spans, unite
 from nsys2prv.figures import host_time
 from nsys2prv.figures.cpu_time import collect_cpu_time
@@ -21,9 +21,12 @@ from nsys2prv.figures.device_group import (
     MEMORY,
     TENSOR_NO,
     Collected,
+    Columns,
     DeviceGroup,
+    Part,
     find_driving_threads,
     find_mpi_span,
+    to_arrays,
 )
 from nsys2prv.figures.kernels import measure_other_work
 from nsys2prv.figures.products import list_product_work, sum_products
@@ -53,15 +56,16 @@ def collect(unit: DeviceGroup) -> Collected:
     yield "copies", _sum_copies(unit, window)
     if unit.has("cuda_kernel"):
         yield "kernels", _sum_kernels(unit, window)
-    is_product = pl.col("class").is_in([GEMM, CONVOLUTION])
-    gpus, lack = unit.options.gpus, "no_tensor_cores"
-    lacking = [one for one, known in gpus if known and not host_time.select_gpus(known, lack)]
-    is_product &= (pl.col("tensor") == TENSOR_NO) & ~pl.col("device").is_in(lacking)
-    products = unit.work.lazy().filter(is_product).select("name", "device", "thread")
-    products = products.unique().collect()
-    tasks = unit.list_tasks(products)
-    products = products.lazy().select("name", "device", tasks).cast(pl.Int64)
-    yield "products", products.unique().collect()
+    names = "class", "tensor", "name", "device", "thread"
+    classes, tensor, name, device, thread = to_arrays(unit.work, *names)
+    is_product = np.isin(classes, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO)
+    for one, known in unit.options.gpus:
+        if one in unit.devices and known and not host_time.select_gpus(known, "no_tensor_cores"):
+            is_product &= device != one
+    of_products = {
+        "name": name[is_product], "device": device[is_product], "task": unit.task_of[thread[is_product]]
+    }  # fmt: skip
+    yield "products", sum_by(of_products)
     yield from _collect_shapes(unit)
     # What follows needs no more of the work than when devices are active.
     unit.forget_work()
@@ -69,9 +73,10 @@ def collect(unit: DeviceGroup) -> Collected:
         yield from _collect_hosts(unit, task, window, times)
     for overhead in host_time.collect_overhead(unit):
         yield "overhead", overhead
-    failed = unit.api.lazy().filter(pl.col("error") > 0).group_by("call", "error")
-    yield "failed", failed.agg(count=pl.len()).cast(pl.Int64).collect()
-    yield "unrecorded", pl.Series("what", host_time.list_unrecorded(unit), pl.String).to_frame()
+    call, error = to_arrays(unit.api.filter(pl.col("error") > 0), "call", "error")
+    failed = sum_by({"call": call, "error": error}, count=np.ones(len(call), np.int64))
+    yield "failed", failed
+    yield "unrecorded", {"what": host_time.list_unrecorded(unit)}
 
 
 def _collect_shapes(unit: DeviceGroup) -> Collected:
@@ -102,12 +107,12 @@ def _collect_hosts(
     of_host = unit.covered
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
-        yield "mpi", pl.DataFrame([span], schema=["begin", "end"], orient="row")
+        yield "mpi", _make_columns([span], *SIDES)
     yield "mpi_samples", _label(count_mpi_samples(unit, main, window), task)
     outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
     found = host_time.find_host_parts(unit, main, outside[main] - busy)
     parts_of_host = host_time.sum_host_parts(found)
-    yield "hosts", _label(_make_frame([(*parts_of_host.values(),)], *parts_of_host), task)
+    yield "hosts", _label(_make_columns([(*parts_of_host.values(),)], *parts_of_host), task)
     yield from collect_cpu_time(unit, task, threads, window)
     asked = {"all": of_host} if unit.first_work is None else times
     moments = {when: time.find_longest() for when, time in asked.items()}
@@ -121,32 +126,35 @@ def _collect_hosts(
         (*moments[when], time.length, *host_time.sum_host_parts(found).values())
         for (when, time), found in zip(asked.items(), parts, strict=True)
     ]
-    yield "uses", _label(_make_frame(uses, *SIDES, "length", *host_time.PARTS), task, asked)
+    yield "uses", _label(_make_columns(uses, *SIDES, "length", *host_time.PARTS), task, asked)
     given = [*asked.values()], of_asked, parts
     activities = host_time.list_activities(unit, main, *given, others=True)
-    when = map([*asked].__getitem__, activities["at"])
-    yield "activities", _label(activities.drop("at"), task, when)
+    when = map([*asked].__getitem__, activities.pop("at"))
+    yield "activities", _label(activities, task, when)
     for thread, time in outside.items():
         yield "places", _label(measure_places(unit, thread, time - busy), task)
         if thread != main:
             yield "ranges", _label(host_time.sum_ranges(unit, thread, time)[0], task)
 
 
-def _make_frame(rows: Sequence[tuple[int, ...]], *names: str) -> pl.DataFrame:
-    return pl.DataFrame(rows, dict.fromkeys(names, pl.Int64), orient="row")
+def _make_columns(rows: Sequence[tuple[int, ...]], *names: str) -> Columns:
+    return dict(zip(names, np.array(rows, np.int64).T, strict=True))
 
 
-def _label(frame: pl.DataFrame, task: int, when: Iterable[str] | None = None) -> pl.DataFrame:
-    """Return a small frame with the columns `task` and, if given for each row, `when`."""
-    labels = [pl.Series("task", [task] * frame.height, pl.Int64)]
-    if when is not None:
-        labels.append(pl.Series("when", [*when], pl.String))
-    return frame.hstack(labels)
+def _label(columns: Part, task: int, when: Iterable[str] | None = None) -> Columns:
+    """Return small columns with `task` and, if given for each row, `when`."""
+    if isinstance(columns, pl.DataFrame):
+        columns = {
+            one.name: one.to_list() if one.dtype == pl.String else one.to_numpy()
+            for one in columns.iter_columns()
+        }
+    labels = {"task": np.full(len(next(iter(columns.values()))), task)}
+    return {**columns, **labels} if when is None else {**columns, **labels, "when": [*when]}
 
 
 def _measure_device(
     unit: DeviceGroup, device: int, window: Spans, times: Mapping[str, Spans]
-) -> pl.DataFrame:
+) -> Columns:
     """Return the activities of a device in the analyzed time, and before and after it. times: before and after
     the GPU work, or the steady state, and between (`idle`).
     """
@@ -168,36 +176,42 @@ def _measure_device(
     row["idle_begin"], row["idle_end"] = (inner - active).find_longest()
     task = unit.find_main_task(device)
     row |= {"task": task, "host": unit.find_host(task), "copies": row["active"] - row["working"]}
-    return pl.DataFrame([row])
+    return _make_columns([(*row.values(),)], *row)
 
 
-def _sum_kernels(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
+def _sum_kernels(unit: DeviceGroup, time: Spans) -> Columns:
     """Sum the time of kernels that do not communicate in some time (ns) by `name`, `launch` and `device`,
     with `begin` and `end` of the longest.
     """
     fields, keys = ("kernel", "class", "launch"), ("name", "launch", "device")
-    parts = []
+    names, parts = ("name", "launch", "device", "time", "longest", "begin", "end"), []
     for _, kernels in unit.reader.read_windows("cuda_kernel", fields, unit.number, np.int32):
         kernels = kernels.filter(pl.col("class") != COMMUNICATION)
-        lasts = unit.measure_within(time, kernels)
-        device = unit.reader.rows.find("device", kernels["thread"])
-        columns = {"name": "kernel", "device": device, "time": lasts, "longest": lasts}
-        sums = kernels.select("begin", "end", "launch", **columns)
-        parts.append(host_time.sum_times(sums.lazy(), *keys).collect())
-    sums = host_time.sum_times(pl.concat(parts).lazy(), *keys)
-    return sums.drop("longest").cast(pl.Int64).collect()
+        begin, end, kernel, launch, thread = to_arrays(
+            kernels, *SIDES, "kernel", "launch", "thread"
+        )
+        lasts = time.within(begin, end)
+        columns = kernel, launch, unit.device_of[thread], lasts, lasts, begin, end
+        parts.append(host_time.sum_times(dict(zip(names, columns, strict=True)), *keys))
+    sums = parts[0]
+    if len(parts) > 1:
+        sums = host_time.sum_times(
+            {one: np.concatenate([part[one] for part in parts]) for one in names}, *keys
+        )
+    return {one: sums[one].astype(np.int64) for one in names if one != "longest"}
 
 
-def _sum_copies(unit: DeviceGroup, time: Spans) -> pl.DataFrame:
+def _sum_copies(unit: DeviceGroup, time: Spans) -> Columns:
     """Return count, bytes and time (ns) of operations of memory by `operation`, `source`,
     `destination`.
     """
     keys = ("operation", "source", "destination")
     copies = unit.read_begins("memory_operation", (*keys, "bytes"))
-    timed = copies.lazy().with_columns(time=unit.measure_within(time, copies))
-    groups = timed.filter(pl.col("time") > 0).group_by(keys)
-    sums = groups.agg(pl.len().alias("count"), pl.col("bytes", "time").sum())
-    return sums.cast(pl.Int64).collect()
+    lasts = time.within(*to_arrays(copies, *SIDES))
+    counted = lasts > 0
+    *of_keys, size = (one[counted] for one in to_arrays(copies, *keys, "bytes"))
+    values = {"count": np.ones(len(size), np.int64), "bytes": size, "time": lasts[counted]}
+    return sum_by(dict(zip(keys, of_keys, strict=True)), **values)
 
 
 def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
