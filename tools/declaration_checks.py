@@ -1,6 +1,6 @@
-"""Check the declarations of events, for the makers of views and pages: what is misspelt or missing
-is named with its file, and an event type has one meaning. ``python tools/declaration_checks.py`` prints
-the next free event types.
+"""Check the declarations of events, for the makers of views and pages: misspelled and missing names are
+reported with their file, and an event type has one meaning. ``python tools/declaration_checks.py`` prints the
+next free event types.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ SECTIONS: dict[str, Collection[str]] = {
 
 
 def check_declarations(folder: Path = DECLARATIONS) -> None:
-    """Check the files of declarations in a folder, then what they come to all together.
+    """Check the files of declarations in a folder, first each, then all together.
 
-    Raises ValueError that names file and entry for an unknown section or key and for a layout, a
-    name set or a value set that is not declared; and for a field that nothing reads.
+    Raise ValueError with file and entry for an unknown section or key; for an undeclared layout, name set or
+    value set; and for a field that nothing reads.
     """
     files = {
         path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -122,8 +122,8 @@ def _check_kinds() -> None:
 def check_event_types(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
     """Return the owner and meaning of each event type.
 
-    Raises ValueError where two owners give one type different labels or values: the .pcf has those
-    of one.
+    Raise ValueError if two owners give one type different labels or values, because the .pcf contains only
+    one of them.
     """
     used: dict[int, tuple[str, Hashable]] = {}
     for owner, code, meaning in _list_uses(catalogue):
@@ -161,8 +161,8 @@ def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
 
 
 def find_free_types(catalogue: Catalogue) -> tuple[int, int]:
-    """Return the next free event type for a field, and the next free multiple of 100 for a line of
-    `calls`, which has its hundred for itself.
+    """Return the next free event type for a field, and the next free multiple of 100 for a line of `calls`,
+    which needs a hundred types.
     """
     calls = {call.code // 100 for call in catalogue.calls.values()}
     taken = [code for code in check_event_types(catalogue) if code in OWN_TYPES]

@@ -1,7 +1,7 @@
-"""Make everything anew that is made from declarations: ``python tools/make_all.py``.
+"""Make all files that are made from declarations: ``python tools/make_all.py``.
 
-These are views, the page of analyses, the man page, the schemas of JSON, and the golden traces of the tests. ``git diff`` then shows
-what a change of a declaration comes to.
+These are views, the page of analyses, the man page, JSON Schemas, and the golden traces of the tests. ``git
+diff`` then shows the effects of a changed declaration.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Write ``docs/analysis.md`` from ``tools/analysis.md``: its code is run on a sample and what it
-prints is put below: ``python tools/make_analysis.py``.
+"""Write ``docs/analysis.md`` from ``tools/analysis.md``, running its code on a sample and inserting the
+output: ``python tools/make_analysis.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def page() -> str:
-    """The text of the page, each piece of Python followed by what it prints."""
+    """The text of the page, each piece of Python followed by its output."""
     kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in FINDING_KINDS.items())
     template = (ROOT / "tools" / "analysis.md").read_text(encoding="utf-8")
     abouts = {one.name: one.about.split("\n\n")[0].split() for one in ANALYSES}

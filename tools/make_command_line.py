@@ -38,7 +38,7 @@ def parsers() -> Iterator[Parser]:
 
 
 def options(parser: Parser) -> Iterator[tuple[str, str]]:
-    """Each argument as it is written, and what it does."""
+    """Yield the spelling and the description of each argument."""
     for action in parser._actions:
         if action.help is argparse.SUPPRESS or action.dest == "help":
             continue
@@ -53,7 +53,7 @@ def options(parser: Parser) -> Iterator[tuple[str, str]]:
 
 
 def written(action: argparse.Action) -> str:
-    """How a positional argument is written in a usage line."""
+    """Return the spelling of a positional argument in a usage line."""
     name = str(action.metavar)
     if isinstance(action.nargs, int):
         return " ".join([name] * action.nargs)
@@ -61,7 +61,7 @@ def written(action: argparse.Action) -> str:
 
 
 def usage(parser: Parser) -> str:
-    """How the command is written, in one line."""
+    """Return the usage of the command in one line."""
     if parser.usage:
         return parser.usage
     return " ".join(

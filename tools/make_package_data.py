@@ -48,8 +48,8 @@ def find_words_of_rules(rules: list[dict[str, str]]) -> dict[str, list[str]]:
 
 
 def find_words(pattern: str) -> frozenset[str]:
-    """Return words of which each text that matches has one, in lower case; none where a part of the
-    pattern has no word.
+    """Return words, one of which occurs in each matching text, in lower case; none if a part of the pattern
+    has no word.
     """
     groups: dict[str, frozenset[str]] = {}
 

@@ -30,7 +30,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages to those of the site."""
+    """Add the pages to the files of the site."""
     from mkdocs.structure.files import File
 
     for name, make in PAGES.items():

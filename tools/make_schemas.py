@@ -1,6 +1,5 @@
-"""Write the JSON Schemas of what `--json` writes (``nsys2prv/show/schemas/``), and the page on them
-(``docs/json.md``), from the classes: ``python tools/make_schemas.py``. Fields are described by the comments
-above them.
+"""Write the JSON Schemas of the output of `--json` (``nsys2prv/show/schemas/``), and their page
+(``docs/json.md``), from the classes: ``python tools/make_schemas.py``. Comments above fields describe them.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ def make_schemas() -> dict[str, dict[str, Any]]:
 
 
 def name_type(schema: Mapping[str, Any]) -> str:
-    """Return the type of a field for people."""
+    """Return the display name of a field's type."""
     if "$ref" in schema:
         return (
             f"[{schema['$ref'].rpartition('/')[2]}](#{schema['$ref'].rpartition('/')[2].lower()})"

@@ -1,5 +1,5 @@
-"""Write the views of ``cfgs/catalogue``, and all that the package knows of them: ``python
-tools/make_views.py [FOLDER]``; and make the page of views.
+"""Write the views of ``cfgs/catalogue``, and the package's data on them: ``python tools/make_views.py
+[FOLDER]``; and make the page of views.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def find_stray_views(views: Sequence[View], folder: Path) -> list[Path]:
 
 
 def page() -> str:
-    """Return the page of views: a table per menu, and the pictures that there are of its views."""
+    """Return the page of views: a table per menu, and the existing pictures of its views."""
     parts = [HEAD]
     for title, group in load_menus(ROOT / "cfgs" / CATALOGUE).items():
         parts += [f"\n## {title}\n", *_describe_views(group, ROOT / "docs")]

@@ -30,7 +30,7 @@ CALLS = ("MPI_COLLECTIVES_EVENTS", "MPI_OTHER_EVENTS", "MPI_P2P_EVENTS", "MPI_ST
 
 
 def shrink_recording(export: Path, target: Path) -> None:
-    """Write what is kept of an export to another file."""
+    """Write the sample of an export to another file."""
     with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as source:
         tables = dict(source.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
         target.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The views of the folder ``cfgs/catalogue`` as :class:`View` objects. How its files are written
-stands at the top of its codes.yaml.
+"""Load the views of the folder ``cfgs/catalogue`` as :class:`View` objects. The comment at the top of its
+codes.yaml describes the format.
 
-Beside them stand views made by rule of what is declared of events: a timeline of each field, tables
-of time and number of those with names. They show what no view of the catalogue's files shows: raw
-attributes, metrics one by one, calls that few programs make.
+Further views are made from event declarations: a timeline of each field, tables of time and number of fields
+with names. They show what no view in the catalogue's files does: raw attributes, single metrics, calls that
+few programs make.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ def _read_topics(path: Path) -> dict[str, Spec]:
 
 
 def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return title of a menu -> names of its views. It is empty where the catalogue has no menus: all
-    views are of the core then.
+    """Return title of a menu -> names of its views; empty for a catalogue without menus, whose views are all
+    core views.
     """
     file = path / MENUS
     menus = parse_yaml(file.read_text(encoding="utf-8"))["menus"] if file.exists() else {}
@@ -218,8 +218,8 @@ def _expand_family(family: Spec) -> Iterator[tuple[str, Spec]]:
 
 
 def _fill_in(pattern: Any, words: Spec) -> Any:
-    """Return a pattern with its {words} filled in. A string that is one word becomes what the word
-    stands for, whatever that is; such a key is replaced by the entries of its word.
+    """Fill the {words} of a pattern. A string that is a single word becomes the word's value, of any type;
+    such a key is replaced by the entries of its word.
     """
     if isinstance(pattern, str):
         word = _WORD.fullmatch(pattern)
@@ -268,7 +268,7 @@ def _make_view(name: str, spec: Spec, codes: Codes) -> View:
 
 
 def _make_workspace(name: str, spec: Spec, views: list[View]) -> View:
-    """Return a view that opens others of these."""
+    """Return a view that opens several of these views."""
     _check_keys(spec, {"title", "shows", "unit", "first", "opens", "opens_if"})
     by_path = {view.path: view for view in views}
     opens, opens_if = (
@@ -298,7 +298,7 @@ def _make_workspace(name: str, spec: Spec, views: list[View]) -> View:
 
 
 def _move_need(need: Need, by: int) -> Need:
-    """Return a need of windows whose numbers are higher by some."""
+    """Return a need with its window numbers increased."""
     moved = tuple(_move_need(one, by) for one in need.needs)
     return replace(need, needs=moved, window=need.window and need.window + by)
 
@@ -341,9 +341,9 @@ def _leave_out_zero(spec: Spec, windows: dict[str, Window]) -> Spec:
 
 
 def _choose_draw_mode(window: Spec, unit: str) -> str:
-    """Return how a pixel shows the many values that it stands for: codes at random except 0, which
-    mixes the colours of a stretch as its values are; rates by their average, or the average of
-    non-zero values for rates during operations; other numbers by the maximum.
+    """Return how a pixel shows its many values: codes at random except 0, which mixes the colors of a stretch
+    in proportion to its values; rates by their average, or the average of non-zero values for rates during
+    operations; other numbers by the maximum.
     """
     if window.get("look", "code") == "code":
         return "draw_randnotzero"
@@ -435,7 +435,7 @@ def _parse_condition(spec: float | list[float] | Spec) -> Filter:
 
 
 def _list_guards(spec: Spec) -> list[Any]:
-    """Return the types of a view's guards, in their order: ranges, then what has to be there."""
+    """Return the types of a view's guards, in their order: ranges, then required types."""
     any_of = spec.get("any_of", [])
     several = isinstance(any_of, list) and all(isinstance(guard, dict) for guard in any_of)
     return [*(any_of if several else [any_of]), *([spec["needs"]] if "needs" in spec else [])]
@@ -444,12 +444,12 @@ def _list_guards(spec: Spec) -> list[Any]:
 def _add_guards(
     windows: list[Window], guards: list[Filter], title: str, timeline: bool
 ) -> tuple[list[Window], list[int]]:
-    """Return the windows with the guards behind the last single one, and the new number of each.
+    """Return the windows with the guards after the last single one, and the new number of each.
 
-    A guard passes no event; it tells Paraver's loader, which asks before it opens a view with event
-    types that the trace lacks. A guard of a range from one type to another, of which the trace has
-    any, keeps the loader from asking about the windows before it. A guard of a list lets it ask
-    about each type of the list that the trace lacks.
+    A guard passes no event; it is for Paraver's loader, which asks before it opens a view with event types
+    missing from the trace. A guard of a range from one type to another, if the trace has any of them, keeps
+    the loader from asking about the windows before it. A guard of a list makes it ask about each missing type
+    of the list.
     """
     if not guards:
         return windows, list(range(1, len(windows) + 1))
@@ -566,8 +566,8 @@ def _list_declared_types() -> dict[str, int]:
 
 
 def _list_type_series() -> dict[str, tuple[int, ...]]:
-    """Return name -> event types, of fields that have one for each NVTX domain, and of counters
-    whose types follow from their names the first and the last.
+    """Return name -> event types: for fields with one type for each NVTX domain, and for counters with types
+    derived from their names, the first and the last.
     """
     series = _list_unlisted_counters()
     for layout in load_catalogue().layouts.values():
@@ -589,9 +589,8 @@ def _name_of_all_domains(field: Field) -> str:
 
 
 def _list_domain_types(layout: Layout, field: Field) -> tuple[int, ...]:
-    """Return the types of a field in the domains whose numbers are fixed, and the one for those of
-    the program.
-    """
+    """Return the types of a field in the domains with fixed numbers, and the one for the program's
+    domains."""
     own = "own" if field is layout.fields[0] else f"own_{field.name}"
     domains = enumerate(load_catalogue().domains)
     assert isinstance(field.code, DomainCode)
@@ -602,10 +601,10 @@ def _list_domain_types(layout: Layout, field: Field) -> tuple[int, ...]:
 def _make_declared_views(
     listed: list[Spec], taken: Collection[str], codes: Codes
 ) -> list[tuple[str, Spec]]:
-    """Return name and specification of each view, as the catalogue's files would hold them.
+    """Return name and specification of each declared view, in the form of the catalogue's files.
 
-    listed: specifications of the catalogue's views, whose event types need no other view of the
-    same kind. taken: names of views. codes: name -> event types.
+    listed: specifications of the catalogue's views, whose event types need no other view of the same kind.
+    taken: names of views. codes: name -> event types.
     """
     shown = _list_shown_types(listed, codes)
     names = {types: name for name, types in codes.items()}
@@ -685,8 +684,8 @@ def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 
 
 def _make_counter_views() -> Iterator[tuple[str, tuple[int, ...], str, Spec]]:
-    """Yield what :func:`_make_layout_views` yields, for each view of a sampled number, and for those
-    of all numbers whose types follow from their names.
+    """Yield the same as :func:`_make_layout_views`, for each view of a sampled number, and for those of all
+    numbers with types derived from their names.
     """
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
@@ -723,10 +722,10 @@ def _make_file_name(label: str) -> str:
 
 
 def find_code(layout: str, name: str) -> int:
-    """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
-    one that is not there.
+    """Return the event type of a layout's field, or of a counter by its label. Raise KeyError for an unknown
+    one.
 
-    A field whose type depends on the NVTX domain has none.
+    A field with a type that depends on the NVTX domain has none.
     """
     for field in load_catalogue().layouts[layout].fields:
         if field.name == name and not isinstance(field.code, DomainCode):
@@ -740,9 +739,7 @@ def find_code(layout: str, name: str) -> int:
 
 @cache
 def list_details() -> dict[int, str]:
-    """Return the event types and the tags of lines that are written only where they are asked for, each
-    with the option that does.
-    """
+    """Return the event types and the tags of lines that are written only on request, each with its option."""
     layouts, lines = load_catalogue().layouts, load_catalogue().lines
     return {line.tag: LAUNCHES for line in lines.values() if line.of_launch} | {
         field.code: LAUNCHES if field.of_launch else f"--args {kind}=all"

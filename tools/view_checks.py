@@ -1,9 +1,7 @@
-"""The words of Paraver's views as its loader knows them, and what is wrong with a view of a
-catalogue.
+"""Define Paraver's view keywords as its loader knows them, and find mistakes in a view of a catalogue.
 
-Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
-derived window without parents end the program. So every name is checked against these tables where
-views are made and tested.
+Paraver does not check keywords: a function of the wrong group, an unknown statistic or a derived window
+without parents end the program. So every name is checked against these tables when views are made and tested.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
-    """Return function -> how many parameters it takes, of lists of those with none, one, two."""
+    """Return function -> number of its parameters, from lists of those with none, one, two."""
     return MappingProxyType(
         {name: count for count, text in enumerate(by_parameters) for name in _split_words(text)}
     )
@@ -253,8 +251,8 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
 
 
 def _is_zero_where(windows: tuple[Window, ...], number: int, other: int) -> bool:
-    """True if a window is 0 wherever another one is, as far as filters and operations tell: it has the
-    same records, or is a product with one that has.
+    """True if a window is 0 wherever another one is, as far as filters and operations show: it has the same
+    records, or is a product with such a window.
     """
     window, reference = windows[number - 1], windows[other - 1]
     if number == other:
@@ -276,7 +274,8 @@ def _is_zero_where(windows: tuple[Window, ...], number: int, other: int) -> bool
 
 
 def _are_alike(windows: tuple[Window, ...], number: int, other: int) -> bool:
-    """True if two windows are one, or declared alike but for their names and parents, which are alike."""
+    """True if two windows are one, or have equal declarations except for names and parents, which are
+    alike."""
     one, two = windows[number - 1], windows[other - 1]
     if number == other or type(one) is not type(two):
         return number == other

@@ -1,7 +1,7 @@
-"""Say what a trace must have for a view to show something: :func:`list_conditions`.
+"""Find the contents that a trace needs for a view to show something: :func:`list_conditions`.
 
-A window is 0 where nothing passes its filters; what functions and operations make of 0 is what
-Paraver was seen to make of it.
+A window is 0 where nothing passes its filters; the effect of functions and operations on 0 was observed in
+Paraver.
 """
 
 from __future__ import annotations
@@ -72,13 +72,12 @@ class CfgError(Nsys2prvError):
 
 
 def list_conditions(cfg: Cfg) -> tuple[Need, ...]:
-    """Return what a trace must have for a view to show something, in the order in which it is said
-    what is lacking.
+    """Return the contents that a trace needs for a view to show something, in the order in which missing ones
+    are reported.
 
-    Paraver opens no view on a trace without any event type that the view names. A timeline shows
-    something where one of its open windows is not 0 throughout, a table where none is of the windows
-    that it takes its columns, planes and values from. One that has a column for 0 needs a window that
-    finds records.
+    Paraver opens no view on a trace without any event type named in the view. A timeline shows something if
+    one of its open windows is not 0 throughout; a table, if none of the windows for its columns, planes and
+    values is. A table with a column for 0 needs a window that finds records.
     """
     windows, table = cfg.windows, cfg.histogram
     singles = [(at, one) for at, one in enumerate(windows, 1) if isinstance(one, Single)]
@@ -121,7 +120,7 @@ def _need_any(needs: Iterable[Need]) -> Need:
 
 
 def _list_window_needs(windows: Sequence[Window], number: int) -> Need:
-    """Return what a window, by its number, needs in order not to be 0 throughout."""
+    """Return the contents that a window, by its number, needs in order not to be 0 throughout."""
     window = windows[number - 1]
     if may_change_zero(window):
         return NOTHING_NEEDED
@@ -136,7 +135,7 @@ def _list_window_needs(windows: Sequence[Window], number: int) -> Need:
 
 
 def may_change_zero(window: Window) -> bool:
-    """True if the functions of a window may make something else of 0."""
+    """True if the functions of a window may change 0."""
     functions = [
         (function.name, [*chain(*function.parameters)])
         for place, function in window.functions.items()
@@ -167,10 +166,10 @@ def find_menu_types(views: Sequence[View], known: frozenset[int]) -> list[int]:
 
 
 def list_views_for_most(views: Iterable[View], codes: Iterable[Sequence[int]]) -> list[str]:
-    """Return the paths of views that show something of nearly every trace for which Paraver has them in
-    a menu: it does where a trace has any event type of a view. Of CUDA's, nearly every trace has API
-    calls, memory operations and kernels; lines, states, other types and values few have. codes: the
-    event types of each name; those of series, such as of NVTX domains, come with others.
+    """Return the paths of views that show something for nearly every trace for which Paraver offers them in a
+    menu, that is, for traces with any event type of the view. Nearly every trace with CUDA has API calls,
+    memory operations and kernels; few have lines, states, other types and values. codes: the event types of
+    each name; those of series, such as of NVTX domains, occur with others.
     """
     known = frozenset(types[0] for types in codes if len(types) == 1)
     usual = frozenset(
@@ -197,14 +196,14 @@ def list_views_for_most(views: Iterable[View], codes: Iterable[Sequence[int]]) -
 
 
 def _make_least_contents(code: int, usual: frozenset[int]) -> Contents:
-    """Return what is known to be in a trace with an event type."""
+    """Return the known contents of a trace with an event type."""
     types = usual | {code} if code in CUDA_TYPES else frozenset((code,))
     values = frozenset((one, LARGE_VALUE) for one in types)
     return Contents(types, types, frozenset(), values=values)
 
 
 def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
-    """Return the event types of a view; if it shows nothing without types other than CUDA's, only
+    """Return the event types of a view, or only its types other than CUDA's if it shows nothing without
     those.
     """
     window_types = [
@@ -228,7 +227,7 @@ def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
 
 
 def list_first_views(views: Sequence[View]) -> list[list[View]]:
-    """Return the views to open first: those that the catalogue names, then timelines of named values, then
+    """Return the views to open first: those named in the catalogue, then timelines of named values, then
     those of numbers, the plainest of each first.
     """
     chosen = sorted(
@@ -241,7 +240,7 @@ def list_first_views(views: Sequence[View]) -> list[list[View]]:
 
 
 def write_headline(shows: str) -> str:
-    """Return the first sentence on what a view shows, without its examples or only its begin if it is long."""
+    """Return the first sentence on the contents of a view; if it is long, without examples, or cut."""
     sentence = shows.partition(". ")[0].rstrip(".")
     if len(sentence) > MOST_SENTENCE:
         sentence = re.sub(r" \([^)]*\)", "", sentence)

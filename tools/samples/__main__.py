@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Generate a set, and tell what was written."""
+    """Generate a set, and report the files written."""
     parser = build_parser()
     chosen = vars(parser.parse_args(arguments))
     folder = chosen.pop("outdir")

@@ -1,9 +1,8 @@
-"""Families of further tables: of the machine (threads on CPUs, CPU samples and counters, file
-accesses, GPU contexts, memory, messages of the profiler), of programming models, libraries and
-frameworks (OpenACC, OpenMP, cuBLAS and cuDNN, graphics, ranges as PyTorch makes them).
+"""Add families of further tables: of the machine (threads on CPUs, CPU samples and counters, file accesses,
+GPU contexts, memory, messages of the profiler), of programming models, libraries and frameworks (OpenACC,
+OpenMP, cuBLAS and cuDNN, graphics, PyTorch's ranges).
 
-Much is declared in ``data.yaml``: what happens in every step, and where in the step (shares from 0
-to 1).
+Much is declared in ``data.yaml``: events in every step, and their places in the step (shares from 0 to 1).
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ CPU_METRICS = DATA["cpu_metrics"]
 
 
 def add_cpu(scene: Scene) -> Truth:
-    """Add threads put on CPUs and taken off, samples of what they do there, and counters, which the
-    first rank of each host records.
+    """Add threads put on CPUs and taken off, samples of their activity, and counters, recorded by the first
+    rank of each host.
 
-    As in real exports rows of the scheduler are almost in order of time, and functions without a
-    symbol have their address for a name. Truth: by thread id; by component and metric.
+    As in real exports rows of the scheduler are almost in order of time, and functions without a symbol have
+    their address as name. Truth: by thread id; by component and metric.
     """
     truth: Truth = {"threads": {}, "others": OTHER_TURNS * 2}
     moments = np.arange(int(scene.steps[0, 0]) + 1, scene.duration - 1, 3)
@@ -244,11 +243,11 @@ BASE, MIB = 0x7F40_0000_0000, 1 << 20
 
 
 def add_memory(scene: Scene) -> Truth:
-    """In every step let a data loader take and return device memory (at one address, of changing
-    size) and pinned memory. What is taken at the beginning stays; one release is of memory from
-    before the capture, and one release is missing.
+    """Make a data loader allocate and free device memory (at one address, of changing size) and pinned memory
+    in every step. Memory allocated at the beginning is kept; one release belongs to memory from before the
+    capture, and one release is missing.
 
-    Truth: bytes allocated and freed by kind, as rows say; most bytes in use by kind; page faults.
+    Truth: bytes allocated and freed by kind, according to the rows; peak bytes in use by kind; page faults.
     """
     first, length = scene.steps[:, 0], scene.steps[:, 1] - scene.steps[:, 0]
     early, size = first[:1] // 2, (1 + np.arange(len(first)) % 5) * 16 * MIB
@@ -411,11 +410,10 @@ REGION_END = 0.80  # where in the step the parallel region ends
 
 
 def add_openmp(scene: Scene) -> Truth:
-    """Add a parallel region of four threads in every step, with every kind of event; a last region
-    stays unfinished, and of the last finished one two workers' events are not: their ends are of
-    another clock, or 0.
+    """Add a parallel region of four threads in every step, with every kind of event. A last region stays
+    unfinished, and two workers' events of the last finished one have wrong ends: on another clock, or 0.
 
-    Truth: closed: record layout -> value -> rows and ns; open: begins of what never ends.
+    Truth: closed: record layout -> value -> rows and ns; open: begins of events without an end.
     """
     closed: Truth = {}
     number = np.arange(1, len(scene.steps) + 1)
@@ -427,7 +425,7 @@ def add_openmp(scene: Scene) -> Truth:
         scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread=thread, **columns | more)
 
     def write(event: Sequence[Any], lost: int | None = None) -> None:
-        """Add an event of every step; ``lost`` stands for the last step's end."""
+        """Add an event of every step; ``lost`` replaces the last step's end."""
         place, layout, value, table, low, high, columns = event
         begin = scene.at(low)
         end = begin if high is None else scene.at(high)
@@ -533,9 +531,8 @@ def _list_ranges() -> list[_Range]:
 
 
 def add_pytorch_ranges(scene: Scene) -> Truth:
-    """After every step run an operator four times within modules that lie DEPTH deep, and on
-    another thread what belongs to it in the backward pass; all their kernels go to one stream, by
-    turns.
+    """After every step run an operator four times within modules of depth DEPTH, and on another thread its
+    backward pass; all their kernels run on one stream, in turns.
     """
     report, epochs, made = scene.report, scene.steps[:, 1] + LEAD_NS, _list_ranges()
     steps, whole = len(epochs), KERNEL_NS + (2 * OPERATORS - 2) * PACE_NS

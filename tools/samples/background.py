@@ -33,7 +33,7 @@ ROWS_PER_STEP = len(DATA["os_calls"]) + 1 + len(POLLS) + len(WINDOWS) + 3
 
 
 class Background:
-    """Writes the rows beside the steps into one report."""
+    """Writes the rows outside the steps into one report."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -100,7 +100,7 @@ class Background:
         return rows
 
     def finish(self, at: int) -> None:
-        """Write what the capture's end cuts off: batches, and a range pushed at ``at`` (ns)."""
+        """Write the events cut off by the capture's end: batches, and a range pushed at ``at`` (ns)."""
         last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
         write_points(self.report, [*self._fetched.values(), last])
 
@@ -113,7 +113,7 @@ INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
 
 
 def _list_functions(op: Op) -> Sequence[str]:
-    """List what an API or MPI call does in the OS runtime."""
+    """List the OS runtime functions that an API or MPI call calls."""
     if op.kind is Kind.MPI and "File" in op.mpi.function:
         return ("fwrite", "pwrite64")
     if op.kind is Kind.MPI:
@@ -142,7 +142,7 @@ class OsCalls:
         self._insert(functions, [Thread.MAIN] * 7, starts[None, :], (starts + lengths)[None, :])
 
     def write_in_calls(self, program: Program, block: Block, epochs: Ints, step: bool) -> None:
-        """Write calls made from API and MPI calls: half of those of a step, else one from each."""
+        """Write calls made from API and MPI calls: half of those of a step, or otherwise one from each."""
         rank, ops = self.report.rank.rank, program.ops
         found = [
             index
@@ -200,7 +200,7 @@ class OsCalls:
             self._write_chains()
 
     def _mark(self, kind: int, at: int) -> None:
-        """Add a row of no length that says that tracing begins or ends in the process."""
+        """Add a row of no length that marks the beginning or end of tracing in the process."""
         columns = {"globalTid": self.report.rank.global_pid, "nameId": "[Unknown]"}
         columns |= {"eventClass": kind, "nestingLevel": None, "returnValue": 0}
         self.report.insert("OSRT_API", np.array([at]), np.array([at]), **OS_CALL | columns)
@@ -208,7 +208,7 @@ class OsCalls:
     def _insert(
         self, functions: list[str], threads: list[int], begin: Ints, end: Ints, level: int = 0
     ) -> None:
-        """Add calls with the axes (run, call), and what they call in turn."""
+        """Add calls with the axes (run, call), and their nested calls."""
         columns: dict[str, Any] = {"nameId": functions, "thread": threads, "nestingLevel": level}
         columns["returnValue"] = [DATA["os_returned"].get(function, 0) for function in functions]
         if self.report.options.osrt_callchains:

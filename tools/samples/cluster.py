@@ -173,7 +173,7 @@ class Cluster:
 
     @cached_property
     def grid(self) -> Grid:
-        """How MPI's communicators lie over the ranks."""
+        """The grid of ranks from which MPI's communicators are made."""
         return build_grid(len(self.ranks))
 
     def all_of(self, group: Group) -> list[Communicator]:
@@ -278,7 +278,7 @@ class Grid:
         return self.rows * self.columns
 
     def find_parent(self, team: Team) -> Team | None:
-        """Find the communicator one of this kind is made from; MPI_Init makes those without."""
+        """Find the parent of a communicator of this kind; MPI_Init makes those without one."""
         known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF}
         return known.get(team, Team.WORLD)
 
@@ -315,7 +315,7 @@ def build_grid(size: int) -> Grid:
 
 
 def make_handle(team: Team, rank: int) -> int:
-    """Return what the process ``rank`` calls its communicator of this kind."""
+    """Return the handle of the process ``rank`` for its communicator of this kind."""
     if team in (Team.WORLD, Team.SELF):
         return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
     own = rank % 2

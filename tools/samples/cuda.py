@@ -170,7 +170,7 @@ class CudaRows:
             report.insert(f"{TABLE}SYNCHRONIZATION", begin + inset, end - inset, **columns)
 
     def _write_graphs(self, first: Ints, block: Block, epochs: Ints) -> None:
-        """Write a GRAPH_TRACE row per launch, from its first kernel's begin to its last one's end."""
+        """Write a GRAPH_TRACE row per launch, from its first kernel's begin to its last kernel's end."""
         graphs = sorted(self.program.graphs)
         heads, tails = (
             np.array([self.program.graphs[graph][place] for graph in graphs]) for place in (0, -1)

@@ -1,6 +1,6 @@
-"""The files of data beside the modules: ``data.yaml``, tables with tabs between columns, the
-kernels of ``kernels.tsv``, the tables of an export: ``schema.sql`` has a CREATE TABLE statement for
-each, ``enums.tsv`` the rows of the ``ENUM_*`` tables.
+"""Read the data files beside the modules: ``data.yaml``, tables with tabs between columns, the kernels of
+``kernels.tsv``, the tables of an export: ``schema.sql`` has a CREATE TABLE statement for each, ``enums.tsv``
+the rows of the ``ENUM_*`` tables.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def tables() -> dict[str, str]:
 
 @cache
 def read_columns(table: str) -> dict[str, str]:
-    """Read the columns of a table, and their types; none of a table that the schema lacks."""
+    """Read the columns of a table, and their types; none for a table outside the schema."""
     return dict(re.findall(r"^    (\w+) +(INTEGER|TEXT|REAL)", tables().get(table, ""), re.M))
 
 
 @cache
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
-    """Read the ENUM_* tables: statement, rows, and the table beside which it stands, if any."""
+    """Read the ENUM_* tables: statement, rows, and the table they accompany, if any."""
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
     for first, *others in read_rows("enums.tsv"):
         if first.startswith("> "):

@@ -1,4 +1,4 @@
-"""Hold the job back: a rank is late in every step, one stops once."""
+"""Delay the job: a rank is late in every step, one stops once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .timeline import Block, Floats
 
 
 class Causes:
-    """Holds hosts up: a rank is late in every step, one stops once. Keeps what that costs, and
-    communication that nothing hides, and a GEMM that misses the tensor cores.
+    """Delays hosts: a rank is late in every step, one stops once. Keeps the cost of that, exposed
+    communication, and a GEMM without Tensor Cores.
     """
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
@@ -47,8 +47,8 @@ class Causes:
         return held
 
     def record(self, program: Program, block: Block, epochs: Ints, first: int | None) -> None:
-        """Keep what steps that begin at ``epochs`` (true ns) did; the first is step ``first``, or
-        no step at all.
+        """Record the work of steps that begin at ``epochs`` (true ns); the first is step ``first``, or no
+        step.
         """
         options = self.options
         if not options.has_causes or first is None:
@@ -71,7 +71,7 @@ class Causes:
             self.hiccup |= {"begin": round(end - options.hiccup_us * 1e3), "end": round(end)}
 
     def tell(self) -> Truth:
-        """Tell what holds the job back; nothing where nothing was put in."""
+        """Describe the delays of the job; empty without any."""
         if not self.options.has_causes:
             return {}
         ranks = [

@@ -1,16 +1,15 @@
-"""MPI: its calls, those that the job makes, and their rows in reports.
+"""Simulate MPI: the calls of the job, and their rows in reports.
 
-The job starts up, exchanges halos along a grid of processes and reduces in every step, and ends.
-Small messages are sent at once ("eager"), large ones when the receiver has come (see
-:mod:`timeline`).
+The job starts up, exchanges halos along a grid of processes and reduces in every step, and ends. Small
+messages are sent at once ("eager"), large ones when the receiver has arrived (see :mod:`timeline`).
 
-As real reports have it: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
-MPI_Sendrecv has two rows with the same begin, of which that of the message sent ends at once, and
-one if rank, tag and size agree; ``remoteRank`` and ``rootRank`` are ranks in the communicator; a
-receive's size is the buffer's where the call returns before the message is there, else the
-message's; sizes of collectives are counted for all members together (:func:`count_bytes`);
-communicators list no members, and duplicates have nothing but their parent, unless asked for
-(``mpi_teams``); calls that make communicators have no rows. Handles are unsigned.
+As in real reports, MPI_Wait*, MPI_Test* have a row for every request, all with the call's times; MPI_Sendrecv
+has two rows with the same begin, the first of which (the message sent) ends at once, or one row if rank, tag
+and size agree; ``remoteRank`` and ``rootRank`` are ranks in the communicator; a receive's size is the
+buffer's if the call returns before the message arrives, otherwise the message's; sizes of collectives are
+counted for all members together (:func:`count_bytes`); communicators list no members, and duplicates have
+only their parent, unless requested (``mpi_teams``); calls that make communicators have no rows. Handles are
+unsigned.
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ class Message:
 
 
 def count_bytes(call: MpiCall, members: int, is_root: bool) -> tuple[int | None, int | None]:
-    """Return size and recvSize of a collective: what a member gives to or gets from each of them,
-    for all of them.
+    """Return size and recvSize of a collective: the bytes that a member sends to or receives from each of
+    them, summed over all members.
     """
     sent, received = call.sent, call.received
     if call.meeting is Meeting.FROM_ROOT:
@@ -335,7 +334,7 @@ class MpiRows:
         return found
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
-        """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
+        """Write the communicators in creation order (local ns); MPI_COMM_SELF with the world."""
         rows: list[tuple[int | str | None, ...]] = []
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD and self.teams else (team,):

@@ -75,7 +75,7 @@ def draw_switch_guid(options: Options) -> int:
 
 
 def describe_nics(report: Report) -> str:
-    """Say what the report says of the interfaces among the facts about its system."""
+    """Return the report's text about the interfaces among the facts about its system."""
     nics = [
         {"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR}
         | {"LinkLayer": nic.link, "GUID": str(nic.guid)}
@@ -131,8 +131,8 @@ class Network(Sampler):
         return self.nics[one.host_index][one.gpu % min(self.options.gpus_per_host, MOST_NICS)]
 
     def _list_flows(self, program: Program, block: Block, epochs: Ints) -> list[Flow]:
-        """List what crosses the network in runs of a program: every rank of a collective that
-        passes anything on sends its bus bytes to the next, once all have begun; messages of MPI.
+        """List the network traffic of runs of a program: every rank of a collective that passes data on sends
+        its bus bytes to the next, once all have begun; and MPI messages.
         """
         found: list[Flow] = []
 
@@ -162,7 +162,7 @@ class Network(Sampler):
         return found
 
     def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
-        """Find what runs of a program move through interfaces, and the switch's ports."""
+        """Find the bytes that runs of a program move through interfaces, and the switch's ports."""
         arrived: Activity = {}
         for flow in self._list_flows(program, block, epochs):
             if self.options.switch_congestion:
@@ -177,7 +177,7 @@ class Network(Sampler):
         return arrived
 
     def describe(self, report: Report) -> None:
-        """Tell of interfaces, switch and counters."""
+        """Describe interfaces, switch and counters."""
         of_nics, of_switch = self.options.nic_metrics, self.options.switch_metrics
         if of_nics:
             nics = self.nics[report.rank.host_index]
@@ -228,7 +228,7 @@ class Network(Sampler):
         entry["samples"] += len(end)
 
     def _write_switch(self, report: Report) -> None:
-        """Write the InfiniBand network as ibdiagnet tells it: the switch, its ports, their NICs."""
+        """Write the InfiniBand network as ibdiagnet reports it: the switch, its ports, their NICs."""
         lid, types = SWITCH_LID, [(self.guid, 2), *((nic.guid, 1) for nic in self.ports)]
         devices = [(1, self.guid, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid)]
         ports = [
@@ -244,9 +244,9 @@ class Network(Sampler):
         report.add("NET_IB_DEVICE_TYPE_MAP", "guid deviceType", types)
 
     def _report_congestion(self, flow: Flow) -> None:
-        """Fill the egress port's queue by a flow that comes faster than the port can send; once it
-        is over the threshold, the switch reports a packet of it. Every report has all events of its
-        capture. Operation code and queue pairs are plausible, not more.
+        """Fill the egress port's queue by a flow faster than the port's rate. When it exceeds the threshold,
+        the switch reports a packet of it. Every report has all events of its capture. Operation code and
+        queue pairs are only plausible.
         """
         excess = flow.size / (flow.end - flow.begin) - LINE_RATE
         full = flow.begin + _round(QUEUE_BYTES / np.maximum(excess, 1e-9))
@@ -268,7 +268,7 @@ class Network(Sampler):
             report.facts.setdefault("congestion", Counter())[name] += len(seen)
 
     def tell(self) -> Truth:
-        """Tell of the bytes between hosts over the whole job; reports see those of their captures."""
+        """Return the bytes between hosts over the whole job; reports contain those of their captures."""
         nics = {}
         for nic, (received, sent) in self.moved.items():
             told = {"guid": nic.guid, "bytes_received": round(received), "bytes_sent": round(sent)}
@@ -284,7 +284,7 @@ def _round(times: Any) -> Ints:
 
 
 def _count_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
-    """Count from bytes received and sent per sample what counters show, as rates per ms."""
+    """Convert bytes received and sent per sample to counter values, as rates per ms."""
     received, sent = np.rint(sums[:, 0] / length), np.rint(sums[:, 1] / length)
     columns = (received, sent, np.ceil(received / PACKET_BYTES), np.ceil(sent / PACKET_BYTES))
     values = dict(enumerate(columns, 5 if nic.link == INFINIBAND else 0))

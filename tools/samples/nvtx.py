@@ -67,7 +67,7 @@ SCHEMAS = _read_schemas()
 
 
 def list_payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
-    """Return what one rank's NCCL call says, by entry name."""
+    """Return the payload of one rank's NCCL call, by entry name."""
     comm = cluster.communicator(payload.group, rank.rank)
     size, own = len(comm.ranks), comm.ranks.index(rank.rank)
     fields = {
@@ -231,7 +231,7 @@ class RangeRows:
         report.insert("NVTX_EVENTS", begin, end, **columns)
 
     def _next_ids(self, begin: Ints) -> Ints:
-        """Return the ``eventId`` of rows about to be added: in the order in which they will lie."""
+        """Return the ``eventId`` of the next rows, in their order in the table."""
         ids, first = np.empty(begin.size, np.int64), self.report.export.rows["NVTX_EVENTS"] + 1
         ids[self.report.order(begin.ravel())] = first + np.arange(begin.size)
         return ids.reshape(begin.shape)
@@ -333,7 +333,7 @@ CHANNEL_SPREAD_NS = 700.0
 
 
 def list_communicators(report: Report) -> list[tuple[Communicator, int]]:
-    """List those of the rank, each with its progress thread (distance from the pid)."""
+    """List the rank's communicators, each with its progress thread (distance from the pid)."""
     own = [comm for comm in report.cluster.communicators if report.rank.rank in comm.ranks]
     return [(comm, PROGRESS_THREAD + int(comm.group)) for comm in own]
 
@@ -356,7 +356,7 @@ def name_threads(report: Report) -> dict[int, str]:
 
 
 class TraceRows:
-    """Writes what the advanced trace has beside the calling threads' ranges, of one program."""
+    """Writes the ranges of the advanced trace outside the calling threads, for one program."""
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report = program, report
@@ -414,7 +414,7 @@ class TraceRows:
             self._insert(function, number, where, starts, stops)
 
     def _write_proxy(self, op: Op, begin: Floats, end: Floats) -> None:
-        """Write what the proxy sends to and receives from ranks on other hosts, along the ring."""
+        """Write the proxy's sends to and receives from ranks on other hosts, along the ring."""
         rank, ranks = self.report.rank, self.report.cluster.ranks
         for number in op.calls:
             call, comm = self.program.nccl_calls[number], self.numbers.comms[number]

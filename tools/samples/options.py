@@ -1,5 +1,5 @@
-"""Options of a generated job. Each field is an option of the command line too, under its name;
-``data.yaml`` says what it means.
+"""Define the options of a generated job. Each field is also an option of the command line, under its name;
+``data.yaml`` describes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Options:
-    """What a job is, and what its reports have."""
+    """The properties of a job and of its reports."""
 
     ranks: int = 4
     hosts: int = 2
@@ -80,7 +80,7 @@ class Options:
 
     @property
     def has_causes(self) -> bool:
-        """Whether something is put in that holds the job back, and is told in the truth."""
+        """Whether the job has an artificial delay, which the truth describes."""
         return self.late_rank is not None or self.hiccup_rank is not None
 
     @property
@@ -88,15 +88,15 @@ class Options:
         return self.nccl_trace == "advanced"
 
     def payload_of(self, rank: int) -> str:
-        """How a rank's report has payloads; never "mixed"."""
+        """The form of payloads in a rank's report; never "mixed"."""
         return ("dynamic" if rank % 2 else "both") if self.payload == "mixed" else self.payload
 
     def graph_level(self, rank: int) -> str:
-        """How a rank's report traces CUDA graphs: "none", "graph" or "node"."""
+        """The level of CUDA graph tracing in a rank's report: "none", "graph" or "node"."""
         return ("node" if rank % 2 else "graph") if self.graphs == "mixed" else self.graphs
 
     def describe(self) -> dict[str, object]:
-        """The options for the truth: the first ones, and of the others those that are asked for."""
+        """The options for the truth: the first ones, and others that differ from the default."""
         names = [one.name for one in fields(self)]
         first = names.index("page_size")
         asked = [one.name for one in fields(self)[first:] if getattr(self, one.name) != one.default]

@@ -32,7 +32,7 @@ GRAPH_INSTANTIATE, GRAPH_LAUNCH = "cudaGraphInstantiateWithFlags_v11040", "cudaG
 
 
 class Kind(IntEnum):
-    """What an operation does."""
+    """The sort of an operation."""
 
     HOST = 0  # host work; with an API row if the operation names one
     KERNEL = 1
@@ -57,7 +57,7 @@ class Domain(IntEnum):
 
 
 class Style(IntEnum):
-    """How a range's text is exported."""
+    """The form in which a range's text is exported."""
 
     INLINE = 0  # in ``text``
     REGISTERED = 1  # in StringIds, through ``textId``
@@ -70,7 +70,7 @@ BYTES_PER_NS = {1: 45, 2: 45, 8: 2_200, 10: 350}  # by copyKind
 
 @dataclass(frozen=True)
 class Payload:
-    """What an NCCL call says about itself."""
+    """The payload of an NCCL call."""
 
     function: str  # such as "AllReduce"
     group: Group  # of its communicator
@@ -81,8 +81,8 @@ class Payload:
     root: int = -1  # a rank in the communicator, modulo its size; -1: the function has none
 
     def passes_on(self, rank: int, size: int) -> bool:
-        """Tell whether a rank of a communicator of ``size`` sends to the next in the ring: a
-        broadcast ends before its root, a reduction at it.
+        """Return whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast ends
+        before its root, a reduction at it.
         """
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
@@ -138,7 +138,7 @@ class Range:
 
 @dataclass
 class Program:
-    """Operations, and what they are about."""
+    """Operations, and their subjects."""
 
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
@@ -207,7 +207,7 @@ class Builder:
         domain: Domain = Domain.DEFAULT,
         **columns: Any,
     ) -> Iterator[None]:
-        """Open a push/pop range around what is written inside. columns: of :class:`Range`."""
+        """Open a push/pop range around the block's operations. columns: of :class:`Range`."""
         opened = Range(self.thread, text, style, domain, len(self.program.ops), **columns)
         self._opening.append(opened)
         self.program.ranges.append(opened)
@@ -232,7 +232,7 @@ class Builder:
         self.program.graphs[number] = list(range(first, len(self.program.ops)))
 
     def mark(self, cause: str) -> None:
-        """Let ``cause`` hold up the host before the next operation."""
+        """Delay the host by ``cause`` before the next operation."""
         self.program.marks[cause] = len(self.program.ops)
 
     def host(self, ns: float) -> None:
@@ -248,7 +248,7 @@ class Builder:
         self._add(Kind.HOST, api, ns, launches=launches)
 
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
-        """Call MPI for ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
+        """Call MPI for ``ns``, and for ``cost_ns`` after the awaited ranks have arrived."""
         return self._add(Kind.MPI, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
 
     def message(
@@ -313,11 +313,11 @@ class Builder:
         self._add(Kind.SYNC_DEVICE, "cudaDeviceSynchronize_v3020", 5_200)
 
     def collective(self, payload: Payload, kernel: str) -> int:
-        """Write an NCCL call on its communicator's stream, after what the compute stream has to do
-        so far; return the event that tells its end.
+        """Write an NCCL call on its communicator's stream, after the current work of the compute stream;
+        return the event for its end.
 
-        ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd,
-        which has no payload.
+        ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd, which has no
+        payload.
         """
         if payload.function != "SendRecv":
             return self._launch([payload], payload, kernel)
@@ -437,7 +437,8 @@ class Job:
             b.call(GRAPH_INSTANTIATE, 2_500 * len(nodes) + 60_000, launches=number)
 
     def _nccl(self, b: Builder, function: str, payload: Payload) -> AbstractContextManager[None]:
-        """Open NCCL's range around what makes and ends communicators; none in the advanced trace."""
+        """Open NCCL's range around the creation and destruction of communicators; none in the advanced
+        trace."""
         return nullcontext() if b.advanced else b.nccl(function, payload=payload)
 
     def step(self) -> Program:
@@ -513,7 +514,7 @@ class Job:
         return b.collective(gathered, "nccl_all_gather") if self.several else -1
 
     def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
-        """Wait for this layer's parameters; the next one's travel while this one computes."""
+        """Wait for this layer's parameters; the next layer's are transferred while this one computes."""
         following = self._gather(b) if more else -1
         if ready >= 0:
             b.wait(Stream.COMPUTE, ready)

@@ -1,8 +1,8 @@
-"""One rank's report while it is written: tables in SQLite, ids, and what the truth says of it.
+"""Write one rank's report: tables in SQLite, ids, and the truth about it.
 
-A table comes into being with its first row, as in a real (lazy) export. Texts can be given for
-columns of whole numbers: they go to StringIds, and the column has their ids. A :class:`Scene` is
-what functions get that add a family of further tables.
+A table is created with its first row, as in a real (lazy) export. Texts can be given for columns of whole
+numbers: they are added to StringIds, and the column has their ids. Functions that add a family of further
+tables get a :class:`Scene`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Export:
         return self.string(value) if is_id else value
 
     def insert(self, table: str, columns: dict[str, Column], order: Ints | None = None) -> None:
-        """Add rows. Columns left out, or None, are NULL. ``order``: in which rows are to lie."""
+        """Add rows. Missing columns, or None, are NULL. ``order``: of the rows in the table."""
         self.create(table)
         given = {
             name: self.encode(table, name, column)
@@ -123,11 +123,11 @@ class Report:
 
     @property
     def includes_json(self) -> bool:
-        """Whether the export was asked for JSON (payloads, generic events)."""
+        """Whether the export contains JSON (payloads, generic events)."""
         return self.payload in ("both", "json")
 
     def order(self, begin: Ints) -> Ints:
-        """Return the order in which rows with these begins are to lie in their table."""
+        """Return the order of rows with these begins in their table."""
         if self.options.row_order == "time":
             return np.argsort(begin, kind="stable")
         return np.random.default_rng([self.options.seed, 5, len(begin)]).permutation(len(begin))

@@ -114,7 +114,7 @@ class Sampler:
         self._sample(self.find_activity(program, block, epochs), until)
 
     def finish(self, stop: int) -> None:
-        """Sample up to the captures' end, and describe what is sampled."""
+        """Sample up to the captures' end, and describe the samples."""
         self._sample({}, stop)
         for report in self.reports:
             self.describe(report)
@@ -278,7 +278,7 @@ class Plugins(Sampler):
             entry["sums"][name] = round(entry["sums"].get(name, 0.0) + total, 3)
 
     def describe(self, report: Report) -> None:
-        """Tell of sources and fields."""
+        """Describe sources and fields."""
         for (devices, rate), name in zip(
             self.asked, ("storage_metrics", "efa_metrics"), strict=True
         ):
@@ -288,7 +288,7 @@ class Plugins(Sampler):
         report.facts["generic_events"] = self.seen[report.rank.rank]
 
     def tell(self) -> Truth:
-        """Tell of the bytes read and written on each host."""
+        """Return the bytes read and written on each host."""
         found = {}
         for host, (read, written, _) in zip(self.cluster.hosts, self.moved.tolist(), strict=True):
             found[host.name] = {"bytes_read": round(read), "bytes_written": round(written)}
@@ -328,7 +328,7 @@ MODELS = [Model(**model) for model in DATA["gpus"]]
 
 
 def find_model(options: Options, host: int) -> Model:
-    """Return the model of a host's GPUs. The kernels stay those of the H100."""
+    """Return the GPU model of a host. The kernels are always those of the H100."""
     return MODELS[host % 2 if options.gpu_models == "mixed" else 0]
 
 
@@ -345,7 +345,7 @@ class Metric:
 
 @cache
 def list_metrics(column: int, chosen: str) -> tuple[Metric, ...]:
-    """List the metrics of a model ("full": all), numbered from 0 in what is sampled."""
+    """List the metrics of a model ("full": all), numbered from 0 among the sampled ones."""
     found = [
         Metric(int(row[column]), *row[:3], float(row[3]))
         for row in read_rows("gpu_metrics.tsv")
@@ -356,7 +356,7 @@ def list_metrics(column: int, chosen: str) -> tuple[Metric, ...]:
 
 
 def _find_load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
-    """Find what an operation does to the GPU while it lasts, by channel."""
+    """Return the GPU load of an operation while it lasts, by channel."""
     loads = DATA["gpu_load"]
     if op.kind in (Kind.COPY, Kind.SET):
         return loads[f"copy {op.copy[0]}" if op.copy else "memset"]
@@ -370,7 +370,7 @@ def _find_load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
 
 
 class GpuMetrics(Sampler):
-    """Samples all GPUs and writes into each report those that it samples."""
+    """Samples all GPUs, and writes the sampled ones into each report."""
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
         super().__init__(options, cluster, reports)
@@ -387,7 +387,7 @@ class GpuMetrics(Sampler):
         self.totals: dict[int, list[Ints]] = {}  # samples and sums of a GPU in any report, by rank
 
     def _list_sampled(self, rank: int) -> list[int]:
-        """List the ranks whose GPUs are sampled in the report of ``rank``."""
+        """List the ranks with GPUs sampled in the report of ``rank``."""
         if self.options.gpu_metric_devices == "own":
             return [rank]
         first = self.cluster.ranks[rank].host_index * self.options.gpus_per_host
@@ -402,7 +402,7 @@ class GpuMetrics(Sampler):
         return self.cluster.ranks[rank].capture_start_ns - BEFORE_SAMPLES * self.period
 
     def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
-        """Find what runs of a program do to GPUs, by rank."""
+        """Find the GPU activity of runs of a program, by rank."""
         works = program.all_of(Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY, Kind.SET)
         found: Activity = {}
         for rank in range(len(self.reports)):
@@ -418,7 +418,7 @@ class GpuMetrics(Sampler):
         return found
 
     def describe(self, report: Report) -> None:
-        """Tell of source and metrics."""
+        """Describe source and metrics."""
         sampled = self._list_sampled(report.rank.rank)
         names = [metric.name for metric in self._model(report.rank.rank)[1]]
         fields = [(name, SIGNED) for name in names]
@@ -498,7 +498,7 @@ class GpuMetrics(Sampler):
         report.insert("GPU_METRICS", local, typeId=number, **columns)
 
     def tell(self) -> Truth:
-        """Tell of all GPUs."""
+        """Return the truth about all GPUs."""
         found = {}
         for rank, (samples, sums) in self.totals.items():
             one, (model, metrics) = self.cluster.ranks[rank], self._model(rank)

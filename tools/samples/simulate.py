@@ -62,7 +62,7 @@ def _plan_steps(options: Options) -> Options:
 
 
 class _Simulation:
-    """The job, its reports, and what is recorded beside its programs."""
+    """The job, its reports, and events recorded outside its programs."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
@@ -166,7 +166,7 @@ class _Simulation:
         return told | self.causes.tell()
 
     def _tell_job(self) -> Truth:
-        """Tell of the job as a whole, its hosts, communicators and ranks."""
+        """Describe the whole job, its hosts, communicators and ranks."""
         told: Truth = {"about": DATA["about"]["job"], "options": self.options.describe()}
         told |= {"epoch_utc_ns": EPOCH_NS, "hosts": [], "communicators": []}
         for host in self.cluster.hosts:
@@ -196,7 +196,7 @@ class _Simulation:
 
 
 class Phase:
-    """One program on the cluster, with what writes its rows into each report."""
+    """One program on the cluster, with the writers of its rows in each report."""
 
     def __init__(self, program: Program, job: _Simulation) -> None:
         self.program, self.job, options, reports = program, job, job.options, job.reports

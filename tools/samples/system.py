@@ -57,7 +57,7 @@ def write_system(report: Report, duration: int) -> None:
 
 
 def _collect_facts(report: Report, duration: int) -> dict[str, Any]:
-    """Collect what is filled into the rows of ``system.tsv``."""
+    """Collect the facts to fill into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
     model, gpus = find_model(options, rank.host_index), rank.host.gpus
     same = {"ChipName": model.chip, "SmCount": model.numbers["smCount"]}
@@ -99,8 +99,8 @@ def _format_utc(ns: int) -> str:
 
 
 def _add_listed(report: Report, section: str, facts: dict[str, Any]) -> None:
-    """Add the rows of the tables listed in a section of ``data.yaml``. What stands in braces alone
-    is a fact, as it is; within a text it is filled in.
+    """Add the rows of the tables listed in a section of ``data.yaml``. A text in braces alone is replaced by
+    a fact; within a text the fact is filled in.
     """
 
     def fill(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _write_processes(report: Report) -> None:
 
 
 def _write_loading(report: Report) -> None:
-    """Write what loading the first kernel did."""
+    """Write the events of loading the first kernel."""
     correlation, first, last = report.first_launch
     middle = (first + last) // 2
     loading = [

@@ -83,7 +83,7 @@ class Noise:
         self.waited_ns = {Kind.COLLECTIVE: waited or [4_000.0], Kind.MPI: waited or [0.0]}
 
     def draw_lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
-        """Draw how much later those end who have waited; 0 for the others."""
+        """Draw the delay of the ends of waiting ranks; 0 for the others."""
         times = np.array(self.waited_ns[kind])
         drawn = times[0] if len(times) == 1 else times[rng.integers(0, len(times), waited.shape)]
         return drawn * waited
@@ -134,8 +134,8 @@ class Timeline:
 
 
 class _Run:
-    """Runs being simulated: durations as the dice gave them (run, rank, operation), and where host
-    and streams stand (run, rank); ns.
+    """Runs in simulation: drawn durations (run, rank, operation), and the current times of host and streams
+    (run, rank); ns.
     """
 
     def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
@@ -180,7 +180,7 @@ class _Run:
             self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
     def time_order(self, index: int) -> None:
-        """Time what puts host, streams and ranks in order: events, waits and synchronisations."""
+        """Time the operations that order host, streams and ranks: events, waits and synchronizations."""
         op, tail, events = self.program.ops[index], self.tail, self.block.event_time
         if op.kind is Kind.RECORD:
             arrival = self.block.host_begin[..., index] + self.launch[..., index]
@@ -250,7 +250,7 @@ class _MpiTiming:
         self.met: dict[int, Floats] = {}  # when collectives only started are complete
 
     def time_call(self, index: int, api: Floats, cost: Floats) -> Floats:
-        """Tell when every rank leaves operation ``index``; ``api`` and ``cost`` as drawn (ns)."""
+        """Return the time when every rank leaves operation ``index``; ``api`` and ``cost`` as drawn (ns)."""
         op = self.program.ops[index]
         begin = self.block.host_begin[..., index]
         end = begin + api
@@ -271,7 +271,7 @@ class _MpiTiming:
         return end
 
     def _draw_wake(self, end: Floats) -> Floats | float:
-        """Draw the time from the completion of what a call waits for to its end."""
+        """Draw the time from the completion of the awaited operation to the end of the call."""
         noise = self.noise.message_ns
         return MPI_WAKE_NS + (self.rng.random(end.shape) * noise if noise else 0.0)
 
@@ -314,7 +314,7 @@ class _MpiTiming:
         self.block.arrival[:, receivers, number] = arrived
 
     def _complete(self, index: int) -> Floats:
-        """Tell when what operation ``index`` sends and receives is done with; NaN for nothing."""
+        """Return the completion time of the sends and receives of operation ``index``, or NaN."""
         done = self.met.get(index, np.full(self.block.host_begin.shape[:2], np.nan))
         for number, message in enumerate(self.program.messages):
             if message.receive == index:

@@ -1,5 +1,5 @@
-"""The truth: of collectives and messages what happened to them, in true time; of reports what they
-have, as written.
+"""Collect the truth: the fate of collectives and messages, in true time, and the contents of reports as
+written.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CollectiveTruth:
                     self.found.append(told | self._tell_more(program, op, comm, told))
 
     def _tell_more(self, program: Program, op: Op, comm: Communicator, told: Truth) -> Truth:
-        """Tell of a collective what is told only if asked for."""
+        """Return the facts about a collective that are included only on request."""
         calls = [program.nccl_calls[number] for number in op.calls]
         more: Truth = {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
         if op.payload.function == "Group":
@@ -110,7 +110,7 @@ def _sum_costs(whole: Payload, calls: list[Payload], begin: list[int], end: list
 
 
 class MpiTruth:
-    """Collects the truth about MPI over all phases, steps in a sample of them as for NCCL."""
+    """Collects the truth about MPI over all phases; steps are sampled, as for NCCL."""
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
         self.options, self.grid = options, cluster.grid
@@ -206,8 +206,8 @@ class MpiTruth:
 
 
 def sum_tables(path: Path) -> Truth:
-    """Sum rows, ns and bytes of the events in a finished export, by table and by name, which
-    ``data.yaml`` tells how to find.
+    """Sum rows, ns and bytes of the events in a finished export, by table and by name, found as ``data.yaml``
+    describes.
     """
     told: Truth = {}
     with closing(sqlite3.connect(path)) as database:
@@ -231,8 +231,8 @@ def sum_tables(path: Path) -> Truth:
 
 
 def _name_range(kind: int, domain: int, text: str, ends: bool, thread: int) -> str:
-    """Name a row of NVTX_EVENTS by what wrote it: its event type, domain, text, whether it has an
-    end, and its thread (distance from the pid).
+    """Name a row of NVTX_EVENTS by its writer: its event type, domain, text, whether it has an end, and its
+    thread (distance from the pid).
     """
     plain = VARYING_END.sub("", text)
     if kind in (CATEGORY, THREAD, DOMAIN):
