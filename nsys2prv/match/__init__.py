@@ -39,7 +39,7 @@ from nsys2prv.table.task_result import TaskResult
 if TYPE_CHECKING:
     from nsys2prv.match.calls import CallPortion
 
-#: Models of parallel programs whose rules relations follow, as --align names them.
+#: Models of parallel programs, whose rules relations follow; names of --align.
 MPI, NCCL = "mpi", "nccl"
 #: The model of a relation that follows no parallel program's rules.
 NO_MODEL = ""
@@ -67,14 +67,14 @@ class Observed(Struct, frozen=True):
     messages: Sequence[Block] = ()
 
 
-#: Names of columns by what has them, as ``columns.yaml`` explains them.
+#: Names of columns by their owner, as explained in ``columns.yaml``.
 COLUMNS = {
     name: tuple(names.split())
     for name, names in load_shipped_file(__package__, "columns.yaml").items()
 }
 #: Ordinals of each part that are looked at to find where to cut.
 SAMPLES = 64
-#: The fact column of communicators, and what their numbers are mixed with in each further capture.
+#: The fact column of communicators, and the number mixed with theirs in each further capture.
 COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
 
 
@@ -91,7 +91,7 @@ class FactFile(Struct, frozen=True):
     host: int
     #: Thread index of each local object of the task, int64.
     threads: np.ndarray
-    #: Number of the reports whose times can be compared with this one's.
+    #: Number of the group of reports with comparable times.
     clock_group: int = 0
     #: Number of the reports that were recorded at the same time.
     capture: int = 0
@@ -110,7 +110,7 @@ class RelationContext(Struct, frozen=True):
     first_task: int
     #: Runs tasks on the workers.
     run_tasks: RunTasks
-    #: Largest error (ns) of times of one clock group against each other.
+    #: Largest error (ns) between times of one clock group.
     clock_error: int = ALIGNED_ERROR
 
     def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
@@ -175,7 +175,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     #: Names of the facts that it reads; it is left out where none of the first was found.
     facts: tuple[str, ...]
-    #: Model of parallel programs by whose rules it goes, NO_MODEL for none.
+    #: Its model of parallel programs, or NO_MODEL.
     model: str = NO_MODEL
     #: Record layouts that it yields.
     layouts: tuple[str, ...] = ()
@@ -283,8 +283,8 @@ def _translate_facts(
     for name in ("report", "host", "clock_group", "capture"):
         columns[name] = np.repeat(np.array([getattr(file, name) for file in files]), heights)
     if COMMUNICATOR in columns and columns["capture"].any():
-        # Numbered apart for each capture, as data of different times are not to be compared. Those
-        # of the first capture stay as they are; 0 is unknown.
+        # Numbered separately for each capture, because data of different times must not be compared. Numbers
+        # of the first capture are unchanged; 0 is unknown.
         known = np.asarray(columns[COMMUNICATOR])
         apart = known ^ (columns["capture"].astype(np.int64) * CAPTURE_BITS)
         columns[COMMUNICATOR] = np.where(known == 0, 0, apart)
@@ -306,7 +306,7 @@ class Block(Struct, frozen=True):
     column, the ordinal, if parts of a block are read.
     """
 
-    #: File that holds the rows.
+    #: File with the rows.
     path: Path
     #: Number of the group.
     group: int
@@ -345,7 +345,7 @@ def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Bl
     """Write a file of blocks: rows of whole numbers that are sorted by group."""
     if not len(rows):
         return ()
-    # By Python: numpy's errors do not say that the disk is full.
+    # Written by Python, because numpy's errors do not mention a full disk.
     path.write_bytes(np.ascontiguousarray(rows.cast(pl.Int64).to_numpy()).data)
     edges = find_edges(groups).tolist()
     return tuple(
@@ -414,7 +414,7 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
     count = -(-rows // most)
     if count <= 1:
         return [(None, None)]
-    # A sample stands for as many rows in each block.
+    # Each sample represents equally many rows of its block.
     samples = [block.sample_ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks]
     sampled = np.sort(np.concatenate(samples))
     cuts = np.unique(sampled[np.arange(1, count) * len(sampled) // count]).tolist()
@@ -436,9 +436,8 @@ def store_by_time(
     return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
 
 
-#: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (of kinds
-#: whose lines have their own; else anything). Columns behind them tell the order of lines of equal
-#: time.
+#: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (for kinds with tags;
+#: otherwise anything). Further columns order lines of equal time.
 PAIR_COLUMNS = ("send", "sender", "receive", "receiver", "size", "tag")
 #: Further columns of messages of MPI: when the receive was posted, and when the call ended that completed
 #: the send (ns).

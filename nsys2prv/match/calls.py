@@ -87,7 +87,7 @@ def _observe(
 def _select_mpi_calls(calls: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
     calls = calls.filter((pl.col("task") >= 0) & has_times)
-    # Those recorded from MPI_Init on.
+    # Processes recorded from MPI_Init on.
     began = processes.filter("began")["task"] if processes.height else pl.Series([], dtype=pl.Int64)
     return calls.with_columns(
         member=pl.col("task") * DEVICES,
@@ -111,7 +111,7 @@ def _select_kernels(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.Da
     made_here = made_here.select("task", "communicator", began=True).unique()
     owner = ["task", "communicator"]
     kernels = kernels.join(made_here, on=owner, how="left", maintain_order="left")
-    # Kernels of several operations, some with a root, bind in a way that their sum does not tell.
+    # Kernels of several operations, some with a root, bind in a way that their sum does not show.
     tells = (pl.col("operation") != SEVERAL_OPERATIONS) & (pl.col("rank") >= 0)
     kernels = kernels.filter((find_role() == int(Role.ALL)) | tells)
     signature = hash_signatures(*(kernels[name].to_numpy() for name in EQUAL_COLUMNS))

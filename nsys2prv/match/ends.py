@@ -17,7 +17,7 @@ CHUNKS = ((96, 5), (24, 15))
 FEWEST_CALLS = 4
 #: From MANY_CALLS ends on, a scatter below the usual one is believed, down to 1 / SHARPER of it.
 MANY_CALLS, SHARPER = 8, 4.0
-#: A second fit whose spread is below this multiple of the best one's could be right as well.
+#: A second fit with a spread below this multiple of the best one's may also be right.
 RIVAL_SPREAD = 1.3
 #: Largest number of places in the other sequence that a chunk is compared with; other chunks cover the
 #: rest.
@@ -314,7 +314,7 @@ def _rate_misfits(own: Ends, other: Ends, width: float, missing: float) -> np.nd
         return np.empty(0)
     kinds = np.unique(np.concatenate([own.signature, other.signature]))
     times = np.concatenate([own.time, other.time])
-    # Calls of each signature far from those of all others.
+    # Move calls of each signature far from all others.
     far = 4 * (times.max() - times.min() + width)
     wanted, place = (
         side.time + np.searchsorted(kinds, side.signature) * far for side in (own, other)

@@ -38,15 +38,14 @@ from nsys2prv.match import sequences
 
 #: Largest number of collectives of a group that are used; more add no information.
 MOST_COLLECTIVES = 4_000
-#: Number of kinds of findings that come before others: on calls that cannot be used at all.
+#: Number of kinds of findings to report first: those on unusable calls.
 FIRST_KINDS = 3
 #: Largest number of calls of a group and host that are kept where the ends of the group are unclear:
 #: together with other groups of the two hosts they may still be matched.
 MOST_UNCLEAR_CALLS = 512
 #: Hosts that one host is compared with before it is given up.
 MOST_TRIES = 3
-#: Signatures are below this: group * MOST_SIGNATURES + signature tells those of one group from
-#: another's.
+#: Signatures are below this: group * MOST_SIGNATURES + signature is unique across groups.
 MOST_SIGNATURES = 1 << 32
 
 
@@ -77,8 +76,8 @@ class GatheredCalls(Struct, frozen=True):
     rows: pl.DataFrame
     #: Findings about these calls.
     findings: list[ClockFinding]
-    #: Calls of groups some of whose members could not be numbered, of one member of each host:
-    #: noise_kind, group, clock, signature, role, is_root, begin, end.
+    #: Calls of groups with members that could not be numbered, for one member of each host: noise_kind,
+    #: group, clock, signature, role, is_root, begin, end.
     unsettled: pl.DataFrame
     #: Hosts that are in groups of several hosts.
     hosts: frozenset[int]
@@ -222,14 +221,13 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     starts = find_edges(number)[:-1]
     shortest = np.minimum.reduceat(duration, starts) if len(duration) else duration
     late = duration == shortest[number]
-    # Where several have the shortest duration, the first one counts as the last to come.
+    # If several have the shortest duration, the first one counts as the last to arrive.
     at = np.flatnonzero(late)
     late[at[1:][number[at[1:]] == number[at[:-1]]]] = False
     return hosts.with_columns(collective=pl.Series(number), late=pl.Series(late))
 
 
-#: Rows of calls of one host and of another that belong together, and how far these may be off each
-#: other, ns: 0 where they surely belong together.
+#: Matching rows of calls of two hosts, and their largest possible distance, ns: 0 if they certainly match.
 _Pair = tuple[np.ndarray, np.ndarray, float]
 
 

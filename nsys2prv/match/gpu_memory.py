@@ -84,7 +84,7 @@ def _find_changes(rows: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
     bytes), compared with the row before it at its address; and the numbers of releases without
     their allocation, and of allocations at addresses in use.
     """
-    # Of an address, a release comes before an allocation at the same time.
+    # At one address, a release precedes an allocation at the same time.
     rows = rows.sort(*ALLOCATION_KEY, "time_at", "operation", descending=[False] * 4 + [True])
     allocates = rows["operation"].to_numpy() == ALLOCATION
     owner = rows.select(pl.struct(ALLOCATION_KEY).rle_id()).to_series().to_numpy()

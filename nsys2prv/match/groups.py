@@ -34,21 +34,20 @@ from nsys2prv.match.meetings import (
 )
 from nsys2prv.table.event_reader import HELPER, EventReader
 
-#: Operations of NCCL by their names, and those of pairs of ranks.
+#: NCCL operations by name, and operations between pairs of ranks.
 OPERATIONS = map_labels("nccl_operation")
 P2P = [OPERATIONS[name] for name in ("send", "recv", "sendrecv", "several operations in a group")]
-#: How ranks of a group communicate: by collectives, or by messages from each to each, along a chain of
-#: stages, or in a ring.
+#: Communication within a group: collectives, messages between all ranks, a chain of stages, or a ring.
 COLLECTIVE, EXCHANGE, CHAIN, RING = "collective", "exchange", "chain", "ring"
-#: Stages of a pipeline send nothing in an iteration before they receive something, but for this share
-#: of the iterations, whose messages may overlap.
+#: Stages of a pipeline send nothing in an iteration before they receive, except in this share of the
+#: iterations, whose messages may overlap.
 PASSED_ON = 0.6
-#: Of the kernels of a stream and operation so many meet the same others, if they are of one communicator: some
-#: end together with others by chance.
+#: This share of the kernels of a stream and operation meets the same others if they belong to one
+#: communicator: some end together with others by chance.
 ALIKE = 0.8
 
 
-#: What sets of ranks are called: a stage of a pipeline, ranks that work on the same data, ranks that communicate.
+#: Names for sets of ranks: a stage of a pipeline, ranks that work on the same data, ranks that communicate.
 STAGE, REPLICA, GROUP = "stage", "replica", "group"
 
 
@@ -56,38 +55,38 @@ STAGE, REPLICA, GROUP = "stage", "replica", "group"
 TENSOR, DATA, SHARDED = "tensor", "data", "data (sharded)"
 PIPELINE, EXPERT, EXPERT_DATA = "pipeline", "expert", "expert data"
 RINGS, WORLD = "ring", "world"
-#: What places in dimensions are called: fields of the layout `parallel_place`, and of each dimension.
+#: Names for places in dimensions: fields of the layout `parallel_place`, and of each dimension.
 PLACES = ("tp", "dp", "pp", "ep")
 SHORT = {TENSOR: "tp", DATA: "dp", SHARDED: "dp", PIPELINE: "pp", EXPERT: "ep", EXPERT_DATA: "edp"}
-#: What divisions by messages look like, and why.
+#: Descriptions of divisions by messages, and their evidence.
 _BY_MESSAGES = {
     CHAIN: (PIPELINE, "ranks send along a chain of {size}"),
     EXCHANGE: (EXPERT, "each rank sends to all {others} others of its group"),
     RING: (RINGS, "each rank sends to the next of a ring"),
 }
-#: The same of two ranks, whose messages tell less.
+#: The same for two ranks, whose messages are ambiguous.
 _OF_TWO = "both ranks send to each other, as two of a ring also do"
 _GUESSED = {
     CHAIN: "sends and receives with unknown partners, outside other dimensions",
     EXCHANGE: "sends and receives of these ranks end together",
 }
-#: Operations by what they are for: those that gather, and those that reduce.
+#: Gathering and reducing operations.
 GATHERING, REDUCING = (
     [OPERATIONS[name] for name in names]
     for names in (("allgather",), ("allreduce", "reducescatter", "reduce"))
 )
 #: Collectives of fewer bytes carry figures such as a norm or a loss, whatever the groups are for.
 SMALL = 1024
-#: Tensor parallelism reduces within each layer: often in an iteration, always the same size, and the
-#: next kernel waits for it. Data parallelism reduces each gradient once, in buckets or beside the
+#: Tensor parallelism reduces within each layer: often per iteration, always the same size, and the next
+#: kernel waits for it. Data parallelism reduces each gradient once, in buckets or concurrently with the
 #: backward pass.
 OFTEN, SAME_SIZE, EXPOSED = 8, 0.8, 0.8
 #: Sharded data parallelism gathers the parameters for the forward and the backward pass, and reduces
 #: them once; tensor parallelism that divides sequences gathers one and a half times as often at most.
 GATHERS = 1.75
-#: What is done so often is done again and again.
+#: Work done at least this often counts as repeated.
 FEWEST = 3
-#: Layouts that say how long kernels wait.
+#: Layouts with wait times of kernels.
 WAITS = ("nccl_collective", "nccl_point_to_point")
 
 
@@ -100,7 +99,7 @@ class Division(Struct, frozen=True):
     groups: tuple[tuple[int, ...], ...]
     #: Communicators (values) of the groups; none of messages.
     communicators: tuple[int, ...] = ()
-    #: Whether partners of messages are not known: a chain is what other divisions leave, who exchanges end
+    #: Whether partners of messages are unknown: a chain remains after all other divisions, and partners end
     #: together.
     is_guessed: bool = False
 
@@ -115,9 +114,9 @@ class Pipeline(Struct, frozen=True):
 
     #: Processes of each stage, in the order in which data passes them first.
     stages: tuple[tuple[int, ...], ...]
-    #: How many micro-batches an iteration has, None where not known.
+    #: Number of micro-batches per iteration, or None.
     micro_batches: int | None
-    #: How often each of them passes a process, which has so many stages then.
+    #: How often each of them passes a process, which is then its number of stages.
     rounds: int = 1
 
     @property
@@ -158,7 +157,7 @@ def find_divisions(
     sides = (task_of[lines[name].to_numpy()].tolist() for name in ("sender", "thread"))
     pairs = {(a, b) for a, b in zip(*sides, strict=True) if a != b}
     one_way = [OPERATIONS[name] for name in ("send", "recv")]
-    # Two ranks that only exchange what they have are no stages.
+    # Two ranks that only exchange their data are not stages.
     is_chain = pipeline and (len(pipeline.stages) > 2 or kernels["operation"].is_in(one_way).any())
     if pipeline and pairs and is_chain:
         found.append(Division(CHAIN, tuple(sorted(zip(*pipeline.stages, strict=True)))))
@@ -169,7 +168,7 @@ def find_divisions(
         found += _divide_by_links(unknown.pairs)
         known = [{*group} for one in found for group in one.groups if len(group) < len(every)]
         sets = [{*one} for one in unknown.exchanges if not unknown.pairs]
-        # Who is in step with those that it shares other work with may not exchange anything with them.
+        # Ranks in step because of other shared work may exchange nothing with each other.
         if sets and all(len(one & group) < 2 for one in sets for group in known):
             found.append(Division(EXCHANGE, unknown.exchanges, is_guessed=True))
     found = [one for one in found if one.size > 1 and sorted(sum(one.groups, ())) == every]
@@ -227,12 +226,12 @@ def _find_rest(
 class Unknown(Struct, frozen=True):
     """Members of NCCL kernels without a communicator in their payloads, grouped by the kernels they share."""
 
-    #: Row of the trace and operation -> `communicator`: a number for all with the same members, beyond those
-    #: of communicators.
+    #: Row of the trace and operation -> `communicator`: a number, above all recorded ones, for all rows with
+    #: the same members.
     communicators: pl.DataFrame
     #: Processes that exchange messages.
     pairs: frozenset[tuple[int, int]]
-    #: Those more than two of which do so, all at once.
+    #: Sets of more than two ranks that exchange messages at once.
     exchanges: tuple[tuple[int, ...], ...]
 
 
@@ -273,7 +272,7 @@ def _find_unknown(reader: EventReader) -> Unknown:
     found = found.with_columns(members=members)
     count = found.group_by("thread", "process", "operation", "members").len()
     whole = pl.col("len").sum().over("thread", "operation")
-    # Those of a stream and operation are of one communicator, if nearly all meet the same.
+    # Kernels of a stream and operation belong to one communicator if nearly all meet the same others.
     is_pair = pl.col("operation").is_in(P2P)
     sets = map(_parse_members, found.filter(is_pair)["members"].unique().to_list())
     alike = count.filter(pl.col("len") >= ALIKE * whole)
@@ -285,7 +284,7 @@ def _find_unknown(reader: EventReader) -> Unknown:
     known = _tell_apart(known.select("thread", "process", "operation", "members"))
     known = known.with_columns(communicator=pl.col("members").rank("dense").cast(pl.Int64) + beyond)
     return Unknown(
-        # Of none types are not known.
+        # Without any rows types are unknown.
         known.select("thread", "operation", "communicator").cast(pl.Int64),
         frozenset(one for one in sets if len(one) == 2),
         tuple(sorted(one for one in exchanges if len(one) > 2)),
@@ -309,8 +308,8 @@ def _tell_apart(known: pl.DataFrame) -> pl.DataFrame:
         (thread, process, operation, least[thread] if {*least[thread]} < {*members} else members)
         for thread, process, operation, members in rows
     ]
-    # Of each process and operation those with fewest members: if another stream has these, the rest is another
-    # communicator.
+    # For each process and operation, take the streams with the fewest members: if another stream has these
+    # members, the rest forms another communicator.
     fewest: dict[int, int] = {}
     own_least: dict[tuple[int, int], int] = {}
     for _, process, operation, members in rows:
@@ -400,7 +399,7 @@ def find_pipeline(
         chain = [start]
         while following := partners[chain[-1]] - {*chain}:
             if len(chain) == 1 and len(following) == 2:
-                # Of a ring, to where the first one sends first.
+                # In a ring, follow the first send of the first process.
                 following = {min(following, key=lambda one: counts.get((start, one), (end, 0)))}
             elif len(following) > 1:
                 return None
@@ -420,7 +419,7 @@ def find_pipeline(
     }
     stages = tuple(tuple(sorted(stage)) for stage in zip(*chains, strict=True))
     number = max(sent) if len(begins) and len(sent) == 1 and min(sent) else None
-    # What the last process sends on to the first passes all of them again.
+    # Messages from the last process to the first pass all processes again.
     again = round(counts.get((chains[0][-1], chains[0][0]), (0, 0))[1] / count)
     if number is None or len(stages) < 3 or again >= number:
         return Pipeline(stages, number)
@@ -502,7 +501,7 @@ def _read_waits(reader: EventReader, unit: int | None = None) -> pl.DataFrame:
 class Dimension(Struct, frozen=True):
     """A way in which a job's work is divided among ranks."""
 
-    #: What it is for, or "every 2nd rank" where that is not known.
+    #: Its purpose, or "every 2nd rank" if unknown.
     name: str
     #: Ranks of each group, ascending.
     groups: tuple[tuple[int, ...], ...]
@@ -543,9 +542,9 @@ class Mesh(Struct, frozen=True):
 
     #: Sums that :func:`collect` yields, with `rank`, and numbers for unknown communicators.
     kernels: pl.DataFrame
-    #: Those between neighbouring ranks first.
+    #: Dimensions between neighboring ranks first.
     dimensions: Sequence[Dimension]
-    #: `rank`, and its place in each dimension; None where these do not tell all ranks apart.
+    #: `rank`, and its place in each dimension; None if these do not distinguish all ranks.
     places: pl.DataFrame | None
     #: Number of each task that uses NCCL: its rank.
     ranks: Mapping[int, int]
@@ -573,7 +572,7 @@ class Mesh(Struct, frozen=True):
         tasks = self._find_places()
         shorts = {name: SHORT.get(name, name) for places in tasks.values() for name in places}
         if len({*shorts.values()}) < len(shorts):
-            # Groups that divide weights, beside those that have copies of them.
+            # Groups that divide weights, in addition to groups with copies of them.
             shorts[SHARDED] = "fsdp"
         return {
             task: " ".join(f"{shorts[name]} {at}" for name, at in places.items())
@@ -813,7 +812,7 @@ def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl
     fields = ("operation", "communicator")
     kernels = name_unknown(reader, reader.read_begins("nccl_kernel", fields))
     values = map_labels("dimension")
-    # Those of `--mesh` by what they are called usually.
+    # Dimensions of `--mesh` by their usual names.
     values |= {short: values[name] for name, short in reversed(SHORT.items())}
     named = {one.name: values.get(one.name, values["other groups"]) for one in mesh.dimensions}
     kernels = mesh.add_dimensions(kernels)

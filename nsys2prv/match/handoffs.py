@@ -23,7 +23,7 @@ from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Layouts of OS runtime calls.
 OS_LAYOUTS = ("osrt", "pthread")
-#: Calls that wait for others, or that are repeated until others have come; and calls that let others go on.
+#: Calls that wait for others, or that are repeated until others arrive; and waking calls.
 WAITS = re.compile(
     r"^(p?poll|epoll_p?wait2?|p?select6?|futex(_waitv?)?|sem_(timed|clock)?wait|semop|semtimedop|msgrcv"
     r"|pthread_(cond_\w*wait|\w*join\w*|barrier_wait|\w*lock)|cnd_(timed)?wait|mtx_(timed)?lock"
@@ -38,10 +38,11 @@ WAKES = re.compile(
 TOGETHER, SHORTEST = 20_000, 50_000
 #: A thread that is let go on may need so long until it runs (ns).
 WAKE_UP = 100_000
-#: So many waits show something, of which this share must be as the rule says; so many would be by chance.
+#: This many waits are evidence if this share of them follows the rule; this share would be expected by
+#: chance.
 FEWEST_WAITS, NEARLY_ALL, BY_CHANCE = 8, 0.9, 0.3
-#: What lies between the end of a wait and what the other thread does differs by this share of what waits
-#: differ by, at most: three quarters of their variance follow it.
+#: The distances from the other thread's action to the end of a wait vary by at most this share of the
+#: variation of waits: three quarters of their variance follow the action.
 FOLLOWS = 0.5
 #: Waits of a timer differ by less than this share, as nothing but the time ends them.
 OF_TIMER = 0.01
@@ -49,12 +50,12 @@ OF_TIMER = 0.01
 LONG_AGO = 1 << 62
 #: Threads that are compared with each other, and by so many waits first.
 MOST_THREADS, SAMPLE = 1024, 256
-#: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`;
-#: row of the trace, begin and end of the wait (ns), the call in which it waits longest (event value of
-#: its layout); the row of the thread that ended it, the end of its last wait or call before (`since`),
-#: whether that was a wait of which it is not known who ended it (`waited`), and when it let others go on (`released`), which is the first
-#: end of a wait where no call does so; whether it calls CUDA or MPI (`calls`); the share of the waits of
-#: the thread, or of the place, that are as the rule says (`certain`).
+#: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`; row
+#: of the trace, begin and end of the wait (ns), its longest call (event value of its layout); the row of the
+#: thread that ended it, the end of its last wait or call before (`since`), whether that was a wait ended by
+#: an unknown thread (`waited`), and the time of its waking call (`released`), or the first end of a wait
+#: without such a call; whether it calls CUDA or MPI (`calls`); the share of the waits of the thread, or of
+#: the place, that follow the rule (`certain`).
 HANDOFFS = {
     **dict.fromkeys(("handoff", "rule", "thread", "begin", "end", "call"), pl.Int64),
     **dict.fromkeys(("releaser", "since", "released"), pl.Int64),
@@ -72,7 +73,7 @@ class _Thread(Struct, frozen=True):
     row: int
     #: Its task, or a number for itself in a helper.
     owner: int
-    #: Whether it calls CUDA or MPI, and whether it, or what else its task does, is known to wait.
+    #: Whether it calls CUDA or MPI, and whether it, or another thread of its task, is known to wait.
     calls: bool
     is_known: bool
     #: Waits, where they are (a number), and the call of each.
@@ -83,7 +84,7 @@ class _Thread(Struct, frozen=True):
     #: Pauses between calls; of a thread without any the time between its waits.
     begin: np.ndarray
     end: np.ndarray
-    #: When it lets others go on.
+    #: Times of its waking calls.
     wakes: np.ndarray
 
     def find_last_waits(self, times: np.ndarray) -> np.ndarray:
@@ -94,10 +95,11 @@ class _Thread(Struct, frozen=True):
 class _Found(Struct, frozen=True):
     """Work of another thread that ends some waits of a thread."""
 
-    #: By how much the ends of waits differ from what it does (ns), and the share of them that it ends.
+    #: The variation of the ends of waits relative to its action (ns), and the share of the waits that it
+    #: ends.
     differs: float
     certain: float
-    #: Numbers of the waits, since when the thread does what they wait for, and when it ends them.
+    #: Numbers of the waits, when the thread begins the awaited action, and when it ends the waits.
     waits: np.ndarray
     since: np.ndarray
     released: np.ndarray
@@ -126,7 +128,7 @@ def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
     enough = pl.col("own").n_unique().over("other") >= min(len(np.unique(owners[owners >= 0])), 2)
     kept, key = rows.filter(is_apart).filter(enough | (pl.col("other") >= 0)), ("handoff", "thread")
     left = rows.join(kept, on=key, how="anti")
-    # And those that let threads go on which ranks wait for.
+    # Also threads that wake the threads for which ranks wait.
     while (more := left.filter(pl.col("thread").is_in(kept["releaser"].implode()))).height:
         kept, left = pl.concat([kept, more]), left.join(more, on=key, how="anti")
     return kept.select(HANDOFFS.keys()).sort("handoff", "thread")
@@ -141,7 +143,7 @@ def _list_owners(reader: EventReader) -> np.ndarray:
 def _match_handoffs(reader: EventReader) -> pl.DataFrame:
     none = pl.DataFrame(schema=HANDOFFS)
     waits, wakes = (_read_os_calls(reader, names) for names in (WAITS, WAKES))
-    # What a process does is known where calls of the system are recorded.
+    # The activity of a process is known if its OS runtime calls are recorded.
     known = {*waits["thread"].unique(), *wakes["thread"].unique()}
     waits = _merge_waits(waits)
     if not waits.height:
@@ -199,13 +201,13 @@ def _group_threads(
     place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
     pauses = pauses.with_columns(place=place).sort("thread", "begin")
     callers, owners = {*pauses["thread"].unique()}, _list_owners(reader)
-    # Waits within a call are those of that call.
+    # Waits within a call belong to that call.
     inside = waits.sort("begin").join_asof(
         pauses.select("thread", "place", at="begin", ends="end").sort("at"),
         left_on="begin", right_on="at", by="thread", check_sortedness=False,
     ).filter((pl.col("end") <= pl.col("ends")) | ~pl.col("thread").is_in(callers))  # fmt: skip
     inside = inside.with_columns(pl.col("place").fill_null(-pl.col("call")))
-    # Of several waits in a pause the longest counts.
+    # The longest of several waits in a pause counts.
     longest = DURATION.arg_max()
     own = pl.when(pl.col("ends").is_null()).then("begin").otherwise("at").alias("pause")
     inside = inside.group_by("thread", own, maintain_order=True).agg(pl.all().get(longest))
@@ -300,7 +302,7 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
             if (ago <= WAKE_UP).mean() >= NEARLY_ALL:
                 return None
         found.append((_follow_wakes(waiter, waits, one), _follow(waiter, waits, one)))
-    # Calls that let others go on say more than what ends at the same time.
+    # Waking calls are stronger evidence than simultaneous ends.
     by_rule = (filter(None, rule) for rule in zip(*found, strict=True))
     best = (min(rule, key=lambda one: one.differs, default=None) for rule in by_rule)
     return next(filter(None, best), None)

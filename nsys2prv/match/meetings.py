@@ -29,23 +29,23 @@ from nsys2prv.match.mpi_protocols import WAITING, describe_waiting
 from nsys2prv.match.nccl_collectives import measure_waits
 from nsys2prv.table.event_reader import LINE_COLUMNS, SIDES_OF_MESSAGES, EventReader
 
-#: Columns of collectives, a row for each member: its number (from 1), the `rule`, a value of the value
-#: set `matching_rule`; row of the trace, begin and end (ns), the operation of NCCL or the call of MPI,
-#: bytes sent, communicator; by how much it came `late`, its `wait` for the last one and the `transfer`
-#: after that (ns; ABSENT where clocks cannot tell).
+#: Columns of collectives, a row for each member: its number (from 1), the `rule`, a value of the value set
+#: `matching_rule`; row of the trace, begin and end (ns), the NCCL operation or MPI call, bytes sent,
+#: communicator; its lateness (`late`), its `wait` for the last member and the `transfer` after that (ns;
+#: ABSENT if clocks are too inaccurate).
 _NUMBERS = (
     *("collective", "rule", "thread", "begin", "end", "call", "bytes", "communicator"),
     *("late", "wait", "transfer"),
 )
-#: Whether it is the root's; whether it returns before it is complete (`later`): then the call that
-#: completes it lasts from `since` to `until`, else it does so itself. For whom it waits (`awaits`:
-#: nobody, ROOT, OTHERS or both), and whether until these complete it, too, which moves its data (`inside`).
+#: Whether it is the root's; whether it returns before completion (`later`): then the completing call lasts
+#: from `since` to `until`, otherwise these are its own. The members it waits for (`awaits`: none, ROOT,
+#: OTHERS or both), and whether it also waits until these are `inside` MPI, so that their data moves.
 COLLECTIVES = {
     **dict.fromkeys((*_NUMBERS, "since", "until", "awaits"), pl.Int64),
     **dict.fromkeys(("is_root", "later", "inside"), pl.Boolean),
 }
-#: Kinds of waiting in MPI, values of the value set `mpi_waiting`: for the sender, for the receiver, for who
-#: comes last to a collective or opens an epoch, and for the partner of a message to be inside of MPI.
+#: Kinds of waiting in MPI, values of the value set `mpi_waiting`: for the sender, for the receiver, for the
+#: last member of a collective or the opener of an epoch, and for a message's partner to be inside MPI.
 LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, HELD = range(1, 5)
 #: Kinds of lines that are messages of ranks to each other.
 MESSAGES = ("nccl_message", "mpi_message")
@@ -54,9 +54,9 @@ MESSAGES = ("nccl_message", "mpi_message")
 class Rule(Struct, frozen=True):
     """A rule that matches calls of several ranks."""
 
-    #: Layouts of which one must be there.
+    #: Layouts, at least one of which is required.
     layouts: tuple[str, ...]
-    #: Returns the members: columns of COLLECTIVES; those that are lacking say that all wait for all.
+    #: Returns the members: columns of COLLECTIVES; missing columns mean that all wait for all.
     find: Callable[[EventReader], pl.DataFrame]
 
 
@@ -108,7 +108,7 @@ def _read_nccl(reader: EventReader) -> pl.DataFrame:
     """Return the NCCL kernels that the relation matched."""
     fields = ("operation", "collective", "late", "wait", "transfer", "rule")
     records = reader.read_begins("nccl_collective", fields).rename({"operation": "call"})
-    # Those whose capture is not recorded share what the others' tell.
+    # Members without a recorded capture share the values of the others.
     shared = pl.col("bytes", "communicator").max().over("collective")
     return _describe_kernels(reader, records).with_columns(shared)
 
@@ -214,9 +214,9 @@ def _find_waits_at_collectives(reader: EventReader) -> pl.DataFrame:
     )
 
 
-#: Kernels that no rule matches surely meet if they end within one of these of each other (ns); on
-#: streams whose kernels do so in this share of all cases, and whose transfers last so many times as
-#: long as others at most. So many times streams are looked at.
+#: Kernels that no rule matches certainly meet if they end within one of these of each other (ns), on streams
+#: with this share of such kernels, and with transfers at most so many times as long as the others'. Streams
+#: are examined this many times.
 ENDS_TOGETHER, ALWAYS, MOST_TIMES, MOST_STEPS = (30_000, 15_000, 5_000), 0.98, 4.0, 8
 #: Without a meeting inside, ends of graphs are as far apart as their begins; with one, so many times
 #: closer.
@@ -275,7 +275,7 @@ def _find_streams_together(kernels: pl.DataFrame) -> list[pl.DataFrame]:
         groups = groups.unique("stream").with_columns(members=pl.len().over("group"))
         found = _gather_ends(kernels.join(groups, on="stream"), "group")
         found = found.with_columns(whole=(pl.len() == pl.col("members")).over("meeting"))
-        # A stream that meets no others does so with some of the group, too, when these come apart.
+        # Streams that meet no others meet some of the group, too, when it separates.
         met = (pl.col("whole") & is_inside).sum().over("stream")
         found = found.with_columns(done=met >= ALWAYS * pl.col("count"))
         found = found.filter(pl.col("whole") | pl.col("done").any().over("meeting"))
@@ -321,7 +321,7 @@ def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
         apart = (pl.col("end").diff() >= together) | (pl.col(by).diff() != 0)
         near = left.sort(by, "end").with_columns(meeting=apart.fill_null(True).cum_sum())
         is_one = (pl.len() > 1) & (pl.col("task").n_unique() == pl.len())
-        # Those of different communicators never meet.
+        # Kernels of different communicators never meet.
         is_one &= pl.col("communicator").filter(pl.col("communicator") >= 0).n_unique() <= 1
         begun = pl.col("begin").max() < pl.col("end").min()
         parts.append(near.filter((is_one & begun).over("meeting")))

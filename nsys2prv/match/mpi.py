@@ -86,7 +86,7 @@ class MessageSides(Struct, frozen=True):
 
     #: One for each bucket.
     blocks: tuple[Block, ...]
-    #: How many messages, see :class:`MatchedMessages`.
+    #: Numbers of messages, see :class:`MatchedMessages`.
     counts: Counter[tuple[int, str]]
     #: Of each stream the numbers of sends (`sent`) and of completed receives (`received`).
     streams: pl.DataFrame
@@ -97,8 +97,8 @@ class MatchedMessages(Struct, frozen=True):
 
     #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
-    #: How many messages, by side and why they are of no pair (as in notes.yaml), "" for those of one;
-    #: and by 0 and what else notes say.
+    #: Numbers of messages, by side and reason why they are unpaired (as in notes.yaml), "" for paired ones;
+    #: and by 0 and other reasons in notes.
     counts: Counter[tuple[int, str]]
 
 
@@ -203,7 +203,7 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
     no_tag = ~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == mpi.ANYWHERE)
-    # The first that holds counts.
+    # The first condition that is met counts.
     conditions = (
         (pl.col(own) < 0, "no_rank"),
         (pl.col(own).is_in(twice) | pl.col(other).is_in(twice), "same_rank"),

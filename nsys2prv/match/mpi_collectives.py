@@ -37,16 +37,16 @@ from nsys2prv.table.event_reader import EventReader
 
 #: Whom a member waits for.
 ROOT, OTHERS = 1, 2
-#: Calls in which somebody left earlier, of those in which nobody did, that speak against waiting all the
-#: same: clocks may be wrong once.
+#: Share of calls that a member left early, among calls without early members, that excludes waiting: clocks
+#: may be wrong once.
 SOME_EARLY = 0.1
-#: Where no call tells, rooted collectives of so many bytes let all wait for all, as every library does that was
-#: tried (Open MPI, UCX and MPICH, of 400 kB).
+#: Without evidence, rooted collectives from this size let all wait for all, as in every library tested (Open
+#: MPI, UCX and MPICH, from 400 kB).
 ALL_WAIT = 1 << 18
 #: Pairs of calls that are compared, each with some 30 numbers: all are in memory at once.
 MOST_PAIRS = 1 << 21
-#: Calls of MPI by their names: the first, those that end when others are complete, and those without a communicator
-#: in which every process waits for all others.
+#: MPI calls by name: calls that end when others are complete, and calls without a communicator in which every
+#: process waits for all others.
 _INIT = re.compile(r"MPI_Init(_thread)?$")
 _WAITS = re.compile(r"MPI_Wait(all|any|some)?$")
 _SET_UP = re.compile(
@@ -54,7 +54,7 @@ _SET_UP = re.compile(
     r"|File_(open|close|set_\w+|sync|(read|write)(_at)?_all|(read|write)_ordered))$"
 )
 _EPOCHS = re.compile(r"MPI_Win_(post|start|complete|wait)$")
-#: Of these, those that may wait, and for whose n-th calls.
+#: Of these, calls that may wait, and the kind of calls they wait for, by number.
 _WAIT_FOR = {"start": "post", "complete": "post", "wait": "complete"}
 
 
@@ -78,7 +78,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
     blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
     found = found.filter(pl.col("call").is_in([*blocking, *at_once]))
-    # Where no communicator is recorded, calls that match in order are taken for those of one.
+    # Calls without a recorded communicator that match in order count as one communicator.
     if not (found["communicator"] < 0).all():
         found = found.filter(pl.col("communicator") >= 0)
     rank, task = (reader.rows.find(name, found["thread"]) for name in ("process_rank", "process"))
@@ -155,7 +155,7 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
         until=pl.when(is_waited).then("until").otherwise("end"),
         awaits=pl.when(is_waited | ~pl.col("later")).then("awaits").otherwise(0),
     )
-    # Whether the others' data came while this one was outside of MPI.
+    # Whether the others' data arrived while this one was outside MPI.
     waited = waited.with_columns(entered=pl.col("since").max().over("collective"))
     entered = pl.col("entered")
     late, error = _find_lateness(entered), _find_error(reader, waited)
@@ -220,7 +220,7 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
         # Who waits for somebody that comes later still says nothing.
         waits = is_late & ~early & (last - other > pl.col("late"))
         learnt, told = _outnumbers(waits, early), (waits | early).sum()
-        # Within a tree some ranks hand on what others bring, and wait for these.
+        # Within a tree some ranks pass on the data of others, and wait for it.
         does_wait = (
             pl.when((told >= FEWEST).over(*alike, "thread")).then(learnt.over(*alike, "thread"))
             .when((told >= FEWEST).over(alike)).then(learnt.over(alike))

@@ -24,21 +24,21 @@ from nsys2prv.table.event_reader import EventReader
 
 #: Protocols of sends.
 LOCAL, NEEDS_CALL, RENDEZVOUS = 1, 2, 3
-#: Bytes up to which messages are local, and up to which they need no receive that is posted, where no
-#: message tells: most libraries have limits from 4 to 64 KiB.
+#: Default size (bytes) up to which messages are local, and up to which they need no posted receive: most
+#: libraries have limits from 4 to 64 KiB.
 USUAL_LIMIT = 8192
-#: How certain times of two processes are against each other (ns): of one host, and of two.
+#: Relative error of times of two processes (ns): on one host, and on two.
 ON_HOST, BETWEEN_HOSTS = 2_000, 50_000
-#: A process is clearly late if that is so many times as long as transfers of that size last, and at
-#: least so long (ns); so many messages must tell of a side of a limit.
+#: A process is clearly late if its delay is at least so many times the transfer time of that size, and at
+#: least so long (ns); each side of a limit needs this many messages.
 TIMES_USUAL, LEAST_LATE, FEWEST = 10, 20_000, 3
 #: Larger than any message (bytes).
 NO_LIMIT = 1 << 62
 #: Share of the messages of a size whose transfer is quick.
 QUICK = 0.3
-#: A loop of tests ends so soon after a message has come, as a share of how long it lasts.
+#: A loop of tests ends this soon after a message arrives, as a share of its duration.
 SOON = 0.05
-#: Columns of messages beside those of lines, as :func:`nsys2prv.match.meetings.list_messages` says.
+#: Columns of messages other than those of lines, see :func:`nsys2prv.match.meetings.list_messages`.
 WAITING = {
     "rule": pl.Int64,
     "waits": pl.Int64,
@@ -77,7 +77,7 @@ def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
     )
     send = calls.find_next(sender, sent)
     completing, taking = calls.find(sender, released, True), calls.find(thread, received, True)
-    # Of calls that were left out, as short ones may be, nothing says when they began.
+    # The begins of omitted calls, such as short ones, are unknown.
     since = np.maximum(sent, np.where(completing >= 0, begins[completing], released))
     both = np.maximum(sent, posted)
     entered, ready = calls.find_next(thread, sent), calls.find_next(thread, both)
@@ -190,13 +190,13 @@ def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:
         return (end >= bound - pl.col("error")) & (end <= bound + pl.col("late"))
 
     tells = ~(pl.col("synchronous") | pl.col("buffered"))
-    # What ends when a message comes, too, does not tell why.
+    # Calls that end when a message arrives, too, are no evidence.
     alone = pl.col("came") < inside - pl.col("late")
     drives, takes = pl.col("drives"), pl.max_horizontal("takes", "there")
     early = released < inside - pl.col("error")
     evidence = frame.select(
         "apart", "request", "bytes",
-        # True for what waits, False for what does not, null where nothing is told.
+        # True for waiting sides, False for others, null without evidence.
         inside=pl.when(tells & (inside - since > pl.col("late"))).then(
             pl.when(early).then(False)
             .when(alone & (ends_at("released", inside) | ends_at("released", there))).then(True)
@@ -259,7 +259,7 @@ def find_limit(evidence: pl.DataFrame, name: str, usual: int) -> Limit:
     if not counts.height:
         return Limit(usual)
     sizes, waits, goes = (counts[side].to_numpy() for side in ("bytes", "waits", "goes"))
-    # Of limits below each size, and above all.
+    # Contradictions of limits below each size, and above all sizes.
     wrong = np.append(0, np.cumsum(waits)) + goes.sum() - np.append(0, np.cumsum(goes))
     lows, highs = np.append(0, sizes), np.append(sizes - 1, NO_LIMIT)
     limits = np.clip(usual, lows, highs)

@@ -70,23 +70,22 @@ FEWEST = 8
 #: The median difference of ends of one collective is less than CLOSE (ns); a share of MOST of them
 #: differs by less than NEAR (ns).
 CLOSE, NEAR, MOST = 15_000.0, 40_000.0, 0.9
-#: Ends as close as this are taken for those of one communicator.
+#: Ends this close count as ends of one communicator.
 LINE_NOISE = replace(NOISE[NoiseKind.NCCL], misfit=20_000.0)
 #: Lines of two pairs of queues contradict each other if they are farther apart than this (ns),
 #: unless one fits better by this factor.
 CONTRADICTION, BETTER = 200_000.0, 3.0
 #: Largest number of hosts that one host is compared with, and of pairs of queues of a kind and length.
 MOST_TRIES, MOST_PAIRS = 8, 4
-#: A member comes clearly last if it begins later than all others by CLEARLY times the scatter of the
-#: ends, and by LEAST_MARGIN (ns). The others must wait for it at least OFTEN times, with at most one
-#: exception in SELDOM cases.
+#: A member clearly arrives last if it begins later than all others by CLEARLY times the scatter of the ends,
+#: and by LEAST_MARGIN (ns). The others must wait for it at least OFTEN times, with at most one exception in
+#: SELDOM cases.
 CLEARLY, LEAST_MARGIN, OFTEN, SELDOM = 8.0, 8_000.0, 3, 10
-#: Ends within a communicator differ less than those of others in step with it, by this factor (more
-#: with few ends); they follow the arrival of the communicator's own last member with this rank
-#: correlation.
+#: Ends within a communicator differ less than ends of others in step with it, by this factor (more with few
+#: ends); they follow the arrival of the communicator's own last member with this rank correlation.
 LEAST_RATIO, RATIO_OF_FEW, CORRELATED = 1.5, 6.0, 0.8
-#: From ENOUGH_ALIKE collectives on, the ends of several communicators in step would differ more than
-#: those within one, by a factor of ALIKE.
+#: From ENOUGH_ALIKE collectives on, ends of several communicators in step would differ more than ends within
+#: one, by a factor of ALIKE.
 ENOUGH_ALIKE, ALIKE = 200, 1.3
 #: A communicator of fewer members cannot be several.
 INDIVISIBLE = 4
@@ -190,7 +189,7 @@ def _make_queues(
     table = pl.DataFrame({one: np.concatenate([piece[one] for piece in pieces]) for one in names})
     told, place = pl.col("communicator") != 0, pl.col("node_place")
     table = _number_nodes(table)
-    # The calls of a communicator are one queue, on all streams; of nodes, those of a place are.
+    # The calls of a communicator form one queue, on all streams; for graph nodes, the calls of a place do.
     stream = pl.when(place > 0).then(-1 - place).when(told).then(-1).otherwise("stream")
     kind = pl.when(place > 0).then(place + FIRST_OF_NODES).otherwise("by_name")
     table = table.with_columns(stream=stream, kind=kind).filter(told | (pl.col("fused") <= 1))
@@ -356,7 +355,7 @@ class QueueGroup(Struct, frozen=True):
 
     #: Their places among all.
     queues: tuple[int, ...]
-    #: The ordinal of each of their calls, equal for those of one collective; -1 for none.
+    #: The ordinal of each call, equal within a collective, or -1.
     ordinals: tuple[np.ndarray, ...]
     #: Whether they are surely one communicator, rather than several in step.
     is_one: bool
@@ -551,12 +550,12 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
     None if there is no such line, or several.
     """
     pairs = [(queue, other) for queue in own for other in others if queue.kind == other.kind]
-    # Those first that have as many calls, which are most alike.
+    # Queues with equally many calls first, as they are most similar.
     pairs.sort(key=lambda pair: abs(len(pair[0].end) - len(pair[1].end)))
     tries: Counter[tuple[int, int]] = Counter()
     chosen = []
     for queue, other in pairs:
-        # Nodes of graphs are many, and tell the same.
+        # Graph nodes are many, and equivalent.
         alike = min(queue.kind, FIRST_OF_NODES), len(queue.end)
         tries[alike] += 1
         chosen += [(queue, other)] if tries[alike] <= MOST_PAIRS else []
@@ -574,7 +573,7 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
         for kind, rival, other, tilt, at in found
         if abs(offset - other + (slope - tilt) * at) > CONTRADICTION
     }
-    # Queues of several kinds that agree are right against those of one.
+    # Agreeing queues of several kinds win against queues of one kind.
     agreeing = {kind for kind, *_ in found} - {kind for kind, _ in rivals}
     is_clear = len(agreeing) > 1 and len({kind for kind, _ in rivals}) == 1
     if not is_clear and any(rival < BETTER * spread for _, rival in rivals):

@@ -137,7 +137,7 @@ def order_kernels(
     lacking = members.filter(~pl.col("numbered"))["communicator"].unique()
     by_number = ~pl.col("communicator").is_in(lacking.implode())
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
-    # Those of equal ordinals keep their order.
+    # Kernels with equal ordinals keep their order.
     kernels = kernels.sort("communicator", "ordinal", maintain_order=True)
     owners = kernels["communicator"].to_numpy()
     blocks = write_blocks(path, owners, kernels.select(COLUMNS["nccl_kernels"]))
@@ -197,7 +197,7 @@ def _match_by_communicator(
         rest = communicators.filter(~pl.col("numbered"))
         pivot = (rest["first"].min() + rest["last"].max()) // 2
         more = pivot, context.clock_error
-        # Of those that only some ranks number the order is that of launches.
+        # Collectives numbered by only some ranks are ordered by launch.
         settled = context.run_each(
             "settled", settle_order, unnumbered, rest["even"], rest["some"], more=more
         )
@@ -300,7 +300,7 @@ class CollectivePiece(Struct, frozen=True):
 
     def read(self) -> pl.DataFrame:
         """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and known facts about the piece."""
-        # Numbers below 2^31 would be narrower than those of other groups.
+        # Numbers below 2^31 would be narrower than in other groups.
         known = {name: pl.lit(getattr(self, name), pl.Int64) for name in ("group", "ranks")}
         known["rule"] = pl.when(pl.col("by_ends") > 0).then(BY_STREAMS).otherwise(self.rule)
         known["settled"] = pl.lit(self.settled)

@@ -60,7 +60,7 @@ NAME, LINE_KIND = "nccl_messages", "nccl_message"
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 FIELDS = ("operation", "late", "wait", "transfer")
 _STREAM = ["communicator", "source", "target"]
-#: The order of messages; lines of pairs that are certain come first. The kernels of a graph have one call.
+#: The order of messages; lines of certain pairs come first. The kernels of a graph have one call.
 ORDER = ("task", "communicator", "time_call", "time_begin", "place")
 
 

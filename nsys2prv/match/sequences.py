@@ -145,7 +145,7 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding
     table = table.join(repeated, on="row", how="anti", maintain_order="left")
     known = table.filter(signature != 0)
     unlike = known.filter(signature.min().over(collective) != signature.max().over(collective))
-    # What more than half of the members say.
+    # The value of more than half of the members.
     usual = signature.mode().min()
     right = (signature == usual) & ((signature == usual).sum() * 2 > pl.len())
     wrong = unlike.filter(~right.over(collective))
@@ -201,8 +201,7 @@ def _fit_members(
     for number, member in enumerate(members):
         if number == at:
             continue
-        # Who has fewer calls than another member lacks some, even where the reference lacks as
-        # many.
+        # A member with fewer calls than another has calls missing, even if the reference has as many missing.
         whole = member.began and members[at].began and member.count == most
         own = member.load()
         calls = CallSequence.from_frame(own)

@@ -43,7 +43,7 @@ from nsys2prv.verdict.host_use import OVER, JobFacts, NamedTime, Pauses
 from nsys2prv.verdict.thresholds import EXPLAINS, LARGE_PART, LEAST_STATED, MOST
 from nsys2prv.verdict.words import ADVICE, TEXTS, Said, say
 
-#: Groups of NVTX names from here on stand for all that differ in numbers alone, which are called so.
+#: Groups of NVTX names from here on represent all names that differ only in numbers.
 ALIKE, ALL_NUMBERS = 1 << 40, pl.col("pattern").str.replace_all(NUMBER, "*")
 #: Columns of list_activities -> the fields of NamedTime.
 NAMED_TIMES = ("part", "names", "name", "time", "longest")
@@ -325,7 +325,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """
         rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
         source, target = self.edges.source[edges], self.edges.target[edges]
-        # Transfers follow a meeting: what counts is the begin of what was there.
+        # Transfers follow a meeting; the begin of the earlier work counts.
         node, transfers = source.copy(), np.flatnonzero(np.isin(kind, TRANSFERS))
         own = target[transfers], source[transfers], Kind.MEET, Kind.CALL
         node[transfers] = self._step_back(*own)
@@ -355,7 +355,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         sides, parent, groups = self._ranges[layout, unit]
         return groups[find_innermost(sides, parent, row, time)]
 
-    # What hosts do.
+    # Host activity.
 
     def name_processes(self, processes: Sequence[int]) -> str:
         """Return ranks with their hosts and GPUs, or a thread of a helper with its host."""

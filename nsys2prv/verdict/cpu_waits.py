@@ -46,7 +46,7 @@ def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
 class CpuShortage(Struct, frozen=True):
     """The ranks that wait for CPUs, the longest-waiting thread among them, and the occupants of its CPU."""
 
-    #: When threads wait: rows of CpuUse.
+    #: Waits of threads: rows of CpuUse.
     waits: pl.DataFrame
     #: Key of `says` and `advice`: cpu shared (by more ranks than CPUs), cpu own (by more threads), cpu (something else).
     key: str
@@ -56,8 +56,8 @@ class CpuShortage(Struct, frozen=True):
     task: int
     threads: int
     cpus: tuple[int, ...]
-    #: How long it is outside of calls (ns), the share of that in which it runs, how long it waits there
-    #: and in MPI (ns), and how often it is moved to another CPU.
+    #: Its time outside calls (ns), its running share of that, its CPU wait time there and in MPI (ns), and
+    #: its number of moves to another CPU.
     outside: int
     runs: float
     lasts: int
@@ -107,7 +107,7 @@ def find_shortage(
     sharing = {one for group, _ in short for one in group} or {*tasks}
     cpus = {one for _, group in short for one in group}
     return CpuShortage(
-        # Where CPUs are short, threads wait for one also while others of their process run.
+        # If CPUs are short, threads wait for one even while others of their process run.
         use.waits.filter(pl.col("sure") | (pl.col("told") & pl.col("task").is_in(tasks))),
         key,
         tuple(sorted(sharing)),

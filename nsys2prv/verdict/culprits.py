@@ -141,7 +141,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
-    # What the others would take for as many kernels of each name.
+    # The others' time for equally many kernels of each name.
     alike = np.divide(usual * own_count, count, out=own.copy(), where=count > 0)
     place = int(np.argmax(own - usual))
     if len(worst[0]):
@@ -196,7 +196,7 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     table, columns = replay.tabulate(kinds), own.columns
     counts = own.more[:, columns].mean(axis=1)
     share, number = own.share[:, columns].mean(axis=1), len(suspect.processes)
-    # Calls of hosts wait, too, in what they do alone.
+    # Host calls also wait in work that only these processes do.
     lines = [table.list_edges(key, columns) for key in own.keys]
     totals = np.array([facts.measure(line).sum() / number for line in lines])
     lasts, named = totals * share, list[Said]()

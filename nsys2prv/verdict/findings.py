@@ -63,11 +63,11 @@ from nsys2prv.verdict.thresholds import (
 )
 from nsys2prv.verdict.words import ADVICE, TEXTS, Claim, say
 
-#: Most views of a finding, and the layouts of which a view must show something, by a part of its name;
+#: Maximum number of views of a finding, and the layouts one of which a view must show, by a part of its name;
 #: other views must show something of CUDA.
 MOST_VIEWS = 2
 VIEW_NEEDS = {"nccl": ("nccl_kernel",), "mpi": MPI_LAYOUTS, "nvtx": ("nvtx_pushpop",)}
-#: Kinds of findings of what hosts do while GPUs wait for them.
+#: Kinds of findings about host activity while GPUs wait for hosts.
 OF_HOSTS = ("blocked_by_call", "host_work", "host_bound")
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
 NO_VERDICT = "bottlenecks cannot be determined"
@@ -197,7 +197,7 @@ def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
     """Return the begin and end of the replayed time: of the steady state; otherwise of the GPU work, because
     the time before and after it is reported separately; or from MPI_Init to MPI_Finalize.
     """
-    # Of several captures the longest: what is between them is not known.
+    # The longest of several captures: the time between them is unknown.
     begin, end = facts.options.covered_steady.find_longest()
     if facts.is_steady:
         return _skip_unmatched(graph, begin, end), end
@@ -218,17 +218,17 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
     replay, devices, options = facts.replay, facts.devices, facts.options
     found = find_causes(replay)
     replay.free_memory()
-    # Of a job without a steady state shares are of all its time, not of what is replayed alone.
+    # Without a steady state, shares refer to the whole job, not only to the replayed time.
     whole = options.covered_steady.length
     replayed, length = (1.0, whole) if options.steady else (replay.span / whole, replay.span)
-    # Where the replay runs more at a time than the GPU did, hosts gain no more than it was idle.
+    # If the replay runs more concurrently than the GPU did, host causes save at most its idle time.
     idle = 1 - devices["busy"].min() / max(length, 1) if devices.height else 1.0
     findings, told = [], 0.0
     for cause in found:
         suspect = cause.suspect
         if cause.kind == "cpu" and shortage:
             claim = describe_cpu(cause, facts, shortage)
-            # All else is what is left then.
+            # Everything else is evaluated without these waits.
             facts = structs.replace(facts, replay=replay.skip_cpu_waits())
         elif suspect:
             claim = describe_culprit(cause, facts, suspect)
@@ -294,7 +294,7 @@ def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
     """Return the meaning of words in what-ifs. helpers: row of each process without a GPU."""
     ranks: dict[int, tuple[int, ...]] = {}
     rows = context.reader.rows.threads.filter(pl.col("kind") != HELPER)
-    # Of a process whose GPUs are ranks of NCCL all of these; of the only one these ranks.
+    # All ranks of a process whose GPUs are NCCL ranks; of the only process, these ranks.
     is_only = rows["process"].n_unique() == 1 and rows["is_gpu"].any()
     number = "nccl_rank" if is_only else "process_rank"
     for rank, task in rows.select(number, "task").drop_nulls().unique().sort("task").rows():

@@ -67,7 +67,7 @@ def collect(unit: DeviceGroup) -> Collected:
     }  # fmt: skip
     yield "products", sum_by(of_products)
     yield from _collect_shapes(unit)
-    # What follows needs no more of the work than when devices are active.
+    # From here on only the active times of devices are needed.
     unit.forget_work()
     for task in unit.tasks:
         yield from _collect_hosts(unit, task, window, times)

@@ -15,16 +15,16 @@ from nsys2prv.verdict.thresholds import ALONE, LEAST_LOSS, LEAST_USE, UNKNOWN_GP
 from nsys2prv.verdict.time_use import make_limit
 from nsys2prv.verdict.words import say
 
-#: What texts of launch configurations have.
+#: Fields in the texts of launch configurations.
 CONFIGURATION = (
     r"grid (?P<x>\d+)x(?P<y>\d+)x(?P<z>\d+), block (?P<i>\d+)x(?P<j>\d+)x(?P<k>\d+), "
     r"(?P<registers>\S+) registers, (?P<fixed>\S+) \+ (?P<dynamic>\S+) bytes"
 )
-#: Threads of a warp, and units of a multiprocessor that each issue instructions of one warp at a time.
+#: Threads of a warp, and schedulers of an SM, each issuing instructions of one warp at a time.
 WARP, SCHEDULERS = 32, 4
 #: Smallest share of threads that is written.
 LEAST_SHOWN = 0.0001
-#: Of blocks that occupy multiprocessors in part -> what keeps the rest of these without work.
+#: For blocks that occupy SMs in part -> the reason why the rest of an SM has no work.
 REASONS = ("blocks", "lanes", "warps")
 
 

@@ -30,7 +30,7 @@ class NamedTime(Struct, frozen=True):
     #: Name set of the name.
     names: str
     name: str
-    #: How long it takes (ns), of that a single one at most, and its share of the part.
+    #: Its time (ns), the longest single occurrence, and its share of the part.
     time: int
     longest: int
     share: float
@@ -77,7 +77,7 @@ class Pauses(Struct, frozen=True):
     #: The NVTX range, and the call of the operating system, that it is in longest.
     range: NamedTime | None
     call: NamedTime | None
-    #: Who ends its waits.
+    #: The thread that ends its waits.
     until: Said | None = None
 
     @property
@@ -98,7 +98,7 @@ class Pauses(Struct, frozen=True):
 class HostUse(Struct, frozen=True):
     """Activities of the host threads that matter, in some time."""
 
-    #: Which time: before, after, idle, all.
+    #: The time: before, after, idle, all.
     when: str
     #: Length of the time (ns), and its longest stretch: begin and end (ns of the trace).
     length: int
@@ -109,7 +109,7 @@ class HostUse(Struct, frozen=True):
     calls: tuple[NamedTime, ...]
     #: The NVTX range that most of it is in.
     inside: NamedTime | None
-    #: Where in the program most of it is, where stacks show it.
+    #: Program location of most of it, by stacks.
     place: Place | None
     #: Name of the process whose threads these are; empty in a job of one process.
     who: str
@@ -142,7 +142,7 @@ class HostUse(Struct, frozen=True):
         part = self.own
         calls = self.list_calls(part)
         first, second, *_ = [*(one.name for one in calls), "", ""]
-        # Calls of CUDA say more than where in its libraries the host is.
+        # CUDA API calls are more informative than locations in its libraries.
         place = None if part == "cuda" else self.place
         key = choose_advice(
             "hosts",
@@ -180,7 +180,7 @@ class HostUse(Struct, frozen=True):
     def list_evidence(self) -> list[Said]:
         """Return the host activity in this time, and unrecorded data."""
         named = {part: self.name_most(part) for part in self.parts}
-        # In a job without GPU work the title tells of the time in which nothing is recorded.
+        # In a job without GPU work the title states the unrecorded time.
         gone = dict.fromkeys(("away", *OVER), 0) if self.when == "all" else {}
         parts = {**self.parts, **gone}
         described = describe_parts(parts, 4, named)
@@ -196,7 +196,7 @@ class HostUse(Struct, frozen=True):
 class JobFacts(Struct, frozen=True, dict=True):
     """Known facts about a job."""
 
-    #: What frames.py collects.
+    #: Frames of frames.py.
     frames: Frames
     context: Context
 
@@ -232,7 +232,7 @@ class JobFacts(Struct, frozen=True, dict=True):
             return None
         rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
         if self.devices.height:
-            # Processes that use GPUs, without those that only start them.
+            # Processes that use GPUs, without those that only start others.
             rows = rows.filter(pl.col("task").is_in(self.devices["host"].to_list()))
         if when in ("before", "after"):
             # All GPUs do nothing until the first one works.

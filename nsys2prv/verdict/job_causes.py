@@ -363,7 +363,7 @@ def _describe_call(
         measured = say("loading", measured=measured, count=first.sum(), time=loading)
         if loading > lasts.sum() / 2:
             advice = "module_loading"
-    # What is sent must be ready: some of these waits are needed.
+    # Sent data must be ready, so some of these waits are needed.
     is_needed = "Synchronize" in name and bool(facts.context.reader.layouts & {*MPI_LAYOUTS})
     title = say("wait in call", call=name, first=is_first)
     kind = "mpi_call" if is_mpi else "call"
@@ -397,7 +397,8 @@ def _describe_pause(
         len(facts.replay.list_compared(HOST)) > 2 and by_process.max() >= NEARLY_ALL * lasts.sum()
     )
     longest = int(by_process.argmax())
-    # Who hands work to others has places that they do not have, and is not at fault for that.
+    # A process that hands work to others has places that the others do not have, and is not at fault for
+    # that.
     waiters = [*facts.describe_waiters([longest])] if after == HANDOFF else []
     is_own = is_own and not waits and after not in (HANDOFF, WAITED)
     tasks = (longest + 1,) if is_own else ()
@@ -411,7 +412,7 @@ def _describe_pause(
         others=not cause.place,
         call=waits.name if waits else "",
     )
-    # Where nothing repeats and nothing is recorded, a pause may be one for requests.
+    # If nothing repeats and nothing is recorded, a pause may be a wait for requests.
     may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
     evidence: list[Said | str] = ["; ".join(map(str, [measured, *described])), *waiters]
@@ -472,7 +473,7 @@ def _replay_requests(facts: CauseContext, place: int) -> float:
         is_other[[0, -1]] = False
         if not 0 < is_other.sum() < len(begin) / 2 or len(begin) < FEWEST_PAUSES:
             return 0.0
-        # Work follows at once unless its request has not come: at the begin, or the one before.
+        # Work follows at once unless its request has not arrived: at the begin, or at the previous pause.
         work = np.append(0, np.cumsum(paused[1:] - begin[:-1]))
         is_other[0] = True
         late, early = (
@@ -498,7 +499,7 @@ def _launch_anew(replay: Replay, calls: np.ndarray) -> np.ndarray:
     return np.isin(edges.source[calls], sent) | np.isin(edges.target[calls], sent)
 
 
-#: Kind of cause -> what measures it; all others are of calls of a family, or of GEMMs.
+#: Kind of cause -> function that measures it; all others concern calls of a family, or GEMMs.
 _DESCRIBE = {
     "imbalance": _describe_imbalance,
     "host_time": _describe_host_time,

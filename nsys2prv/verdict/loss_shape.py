@@ -30,11 +30,11 @@ class Shape(Struct, frozen=True):
     #: Iterations with most of the loss (a mask), and every how many there is one of `every`.
     chosen: np.ndarray
     period: int
-    #: What each of these loses in the median; what the first and the last iterations lose of a growing one (ns).
+    #: Median loss of each; loss of the first and the last iterations of a growing one (ns).
     each: float
     first: float
     last: float
-    #: What iterations are called.
+    #: Name of the iterations.
     unit: str = "iterations"
 
     @property
@@ -115,7 +115,7 @@ class Loss(Struct, frozen=True):
 
     #: Over the iterations.
     shape: Shape
-    #: How many times as long the work takes as the others' does, where most is lost.
+    #: Factor by which the work takes longer than on other ranks, where most is lost.
     times: float
 
 

@@ -16,7 +16,7 @@ from nsys2prv.verdict.cause_context import CauseContext
 from nsys2prv.verdict.host_use import JobFacts
 from nsys2prv.verdict.thresholds import LEAST_LISTED, MOST
 
-#: What the path waits for -> the part of its time.
+#: Dependency of the path -> part of its time.
 OF_CAUSES = {
     Cause.COMPUTATION: "kernel",
     Cause.GRAPH: "kernel",
@@ -43,9 +43,9 @@ OF_KINDS = {
     Kind.NCCL: "nccl",
     Kind.MPI: "mpi",
 }
-#: Kinds of GPU work, whose names say enough.
+#: Kinds of GPU work, identified by name alone.
 OF_GPUS = (Kind.KERNEL, Kind.COPY, Kind.NCCL)
-#: Columns that tell rows apart.
+#: Columns that identify rows.
 KEYS = ("process", "part", "name", "range")
 
 

@@ -3,23 +3,23 @@
 ns.
 """
 
-#: A claim that states less than this share of what a cause gains is not shown.
+#: A claim with facts for less than this share of a cause's savings is not shown.
 LEAST_STATED = 0.5
 #: A cause that gains less than this share of the job is no finding.
 LEAST_OF_JOB = 0.01
-#: From this share of the critical path on that waits for nothing that is known, that is told.
+#: From this share of the critical path on, unknown dependencies are reported.
 LEAST_TOLD = 0.0005
-#: Waiting for what comes from outside of the job is told of from this share of the time on.
+#: Waits for events from outside the job are reported from this share of the time on.
 LEAST_OUTSIDE = 0.02
 
-#: What takes less than this share of the time is not listed by itself: a thousand such rows are a tenth of it.
+#: Rows with less than this share of the time are not listed: a thousand of them make a tenth.
 LEAST_LISTED = 0.0001
 
 # The span that is replayed.
 
 #: At most this share of the steady state is left out as its collectives are not known.
 MOST_SKIPPED = 0.3
-#: What counts after the GPUs' work.
+#: Time after the GPUs' work that counts (ns).
 MARGIN = 100_000
 #: GPUs that compute for more than this share of the time are what the job waits for.
 MOSTLY = 0.8
@@ -37,56 +37,56 @@ LEAST_NAMED = 0.1
 OF_LATENCY = 0.5
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
-#: So much of the time of hosts is all of it, as people are told.
+#: This share of the host time is reported as all of it.
 NEARLY_UNKNOWN = 0.995
 #: A rank has a place to itself that has so much of its time.
 NEARLY_ALL = 0.9
-#: Fewer pauses of a process tell nothing of requests, which come at random: the longest wait is so many
-#: times as long as the median, or more.
+#: Fewer pauses of a process are no evidence of requests, which arrive at random: the longest wait is at least
+#: so many times the median.
 FEWEST_PAUSES, REGULAR = 10, 4
-#: A single part of what costs time is the moment to look at if it is so much of what is beside it.
+#: A single part of a loss is the moment to look at if it is this share of its surroundings.
 LARGE_PART = 0.5
 
 # Culprits.
 
 #: Ranks are last by no accident where they are so in this share of the collectives or more.
 MOSTLY_LAST = 0.3
-#: What a hiccup consists of lasts at least this part of the longest.
+#: Parts of a stall last at least this fraction of the longest.
 OF_LONGEST = 4
-#: A range takes longer than on the others if it does so many times as long each time; a GPU is slower
-#: if its kernels take so many times as long.
+#: A range takes longer than on other ranks if it takes at least so many times as long each time; a GPU is
+#: slower if its kernels take so many times as long.
 LONGER, SLOWER = 1.05, 1.005
 #: So many more kernels than the others have are worth a word.
 FEW_MORE = 0.02
 
 # Communication.
 
-#: Ranks have as much work as each other in the end if the most that one has is beyond the mean by less
-#: than this share of what balancing each iteration gains.
+#: Ranks have equal total work if the largest exceeds the mean by less than this share of the savings from
+#: balancing each iteration.
 EVEN = 0.25
-#: Of MPI, a transfer that is slower (B/ns) than the slowest network of such jobs, Gigabit Ethernet, and takes
-#: longer than any latency (ns), is not stalled by the network.
+#: An MPI transfer slower (B/ns) than the slowest network of such jobs, Gigabit Ethernet, and longer than any
+#: latency (ns), is not limited by the network.
 SLOW_LINK, LONG_TRANSFER = 0.1, 500_000
-#: What is lost to messages in chains is a pipeline's bubble if it is so many times what the formula
-#: says, or more, where that is not known this. So many stages are named.
+#: A loss to messages in chains is a pipeline bubble if it is at least so many times the value of the formula,
+#: or at least this share if that is unknown. Up to so many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
 #: More is gained than a rank has of it on average if it is so many times as much.
 MORE = 1.1
 
 # Time that no cause explains.
 
-#: Least share of the job for time before the first GPU work, or after the last, to be told.
+#: Minimum share of the job for reporting the time before the first GPU work, or after the last.
 LEAST_EDGE = 0.05
 #: Least share of their time in which GPUs are idle, or only copy, to be a finding.
 LEAST_LOSS = 0.1
-#: Least share of the job that the profiler takes of such time to be told.
+#: Minimum share of the job for reporting profiler overhead in such time.
 LEAST_PROFILER = 0.005
-#: Causes explain hardly any of what is more than so many times what they gain.
+#: Causes explain hardly anything of a loss more than so many times their savings.
 HARDLY = 10
-#: Kernels that use less of what issues a GPU's instructions leave most of it without work. They run alone
-#: if they last no longer together than so many times what GPUs compute.
+#: Kernels that use less than this share of a GPU's issue slots leave most of it without work. They run alone
+#: if their total time is at most so many times the GPUs' compute time.
 LEAST_USE, ALONE = 0.5, 1.2
-#: What a GPU can run at a time, as GpuLimits has it, where the report does not tell: hardly any has less.
+#: Default GpuLimits for unknown GPUs; hardly any GPU has less.
 UNKNOWN_GPU = (8, 32, 16, 1 << 16, 1 << 16)
 #: Share of the time of copies and fills that is not worth a word.
 FEW = 0.1
@@ -109,13 +109,13 @@ ALIKE = 0.5
 
 # The shape of a loss over iterations.
 
-#: Fewer iterations have no shape; what repeats more often than the second number is no iteration.
+#: Fewer iterations have no shape; work repeated more often than the second number is not an iteration.
 FEWEST_REPEATED, MOST_REPEATED = 5, 200
 #: Iterations that lose half as much as is usual where it is lost have the loss if they have this share of
 #: it; nearly each of some iterations is this share of them.
 MOST_OF_LOSS, NEARLY_EACH = 0.75, 0.8
-#: A loss grows if a line explains this share of how iterations differ, and more than two levels do, and it
-#: ends at so many times what it begins with.
+#: A loss grows if a line explains this share of the variation of iterations, better than two levels do, and
+#: its end is so many times its beginning.
 LINEAR, GROWN = 0.6, 3.0
 #: One of so many iterations may be far from that line.
 MAY_DIFFER = 8

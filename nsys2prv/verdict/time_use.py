@@ -41,7 +41,7 @@ from nsys2prv.verdict.words import ADVICE, TEXTS, Said, choose_advice, say
 
 #: Graphics on GPUs, which is not counted as their work.
 GRAPHICS = {"opengl_gpu", "vulkan_gpu", "dx11_gpu", "dx12_gpu"}
-#: Errors of CUDA that are no failure: not ready, and those at the end of a process.
+#: CUDA errors that are not failures: not ready, and errors at the end of a process.
 NO_FAILURES = (600, 4, 201, 709)
 #: What memory operations of GPUs are -> what GPUs do then, and what that is called where nothing else runs.
 COPYING = {
@@ -55,7 +55,7 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
     """Return a finding for a long time before the first GPU work, or after the last; next to a steady state,
     including exposed copies then.
     """
-    # Where work is lost it is not known when it began and ended.
+    # If work is lost its begin and end are unknown.
     use = None if facts.options.lossy_devices else facts.find_use(when)
     if use is None:
         return None

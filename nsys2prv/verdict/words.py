@@ -17,12 +17,12 @@ from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, format_size
 
 TEXTS = load_shipped_file(__package__, "findings.yaml")
-#: Kind of cause, or of what is found of it -> what helps.
+#: Kind of cause, or of its finding -> advice.
 ADVICE: dict[str, str] = TEXTS["advice"]
-#: What is left out of a template where one of its facts is not known.
+#: Optional parts of a template, omitted if one of their facts is unknown.
 _OPTIONAL = re.compile(r"\[(.*?)\]")
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
-#: Formats of facts, beside Python's; `#call` counts calls, and `?` is a condition alone.
+#: Formats of facts in addition to Python's; `#call` counts calls, and `?` is only a condition.
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": format_nanoseconds,
     "size": format_size,
@@ -69,21 +69,21 @@ class Claim(Struct, frozen=True):
     #: Of `kinds` in findings.yaml.
     key: str
     evidence: Sequence[Said | str]
-    #: Edges that it is about, and what each costs (ns): the moment to look at is that of the most costly.
+    #: Its edges, and the cost of each (ns): the moment to look at is that of the most costly.
     worst: tuple[np.ndarray, np.ndarray]
-    #: What it states, which must amount to the gain: by how much each culprit exceeds the others, or how
-    #: long all ranks together have what a cause of the job removes (ns).
+    #: Its stated facts, which must amount to the savings: by how much each culprit exceeds the others, or the
+    #: total time on all ranks that the change removes (ns).
     states: float
-    #: What is said of it first; None for what `says` has of `key`.
+    #: Its title; None for the text of `key` in `says`.
     title: Said | None = None
     #: Key of ADVICE, and kind of the finding; "" for those of `key`.
     advice: str = ""
     kind: str = ""
-    #: Whose fault it is.
+    #: The tasks at fault.
     tasks: tuple[int, ...] = ()
     #: Begin, end (ns of the trace) and ranks, where that is not the moment of `worst`.
     moment: tuple[int, int, tuple[int, ...]] | None = None
-    #: Share of the span that is gained, where that is not what the cause gains.
+    #: Share of the span that is saved, if it differs from the cause's savings.
     gain: float | None = None
     #: Whether some of it has to stay.
     is_limit: bool = False
@@ -92,7 +92,7 @@ class Claim(Struct, frozen=True):
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Advice for hosts with certain facts."""
 
-    #: Name of a fact -> a regular expression that finds it, its least number, or whether it holds.
+    #: Name of a fact -> a regular expression that matches it, its minimum, or its truth value.
     when: dict[str, bool | float | str]
     #: Key of ADVICE.
     do: str
