@@ -105,12 +105,12 @@ DISTINCT_STACKS = 1 << 16
 SMALL_FRAME_ROWS, SMALL_FRAME_BYTES = 1_000, 8_192
 #: Storing. Rows that are moved to lanes together.
 LANE_ROWS = 500_000
-#: Relating. Facts (bytes) that one step brings into order, unless one report has more (of NCCL, fifty
-#: thousand kernels), and of a bucket, which one step matches.
-BATCH_BYTES, BUCKET_BYTES = 10_000_000, 8_000_000
+#: Relating. Facts (bytes) that one task brings into order, unless one report has more (of NCCL, fifty
+#: thousand kernels), and of a bucket, which one task matches.
+FACT_BYTES, BUCKET_BYTES = 10_000_000, 8_000_000
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers; kernels
-#: that one step compares with each other (some 60 MB); lines that it stores; allocations.
-PORTION_ROWS, STEP_ROWS, LINE_ROWS, ALLOCATION_ROWS = 50_000, 100_000, 200_000, 500_000
+#: that one task compares with each other (some 60 MB); lines that it stores; allocations.
+PIECE_ROWS, MATCHED_ROWS, LINE_ROWS, ALLOCATION_ROWS = 50_000, 100_000, 200_000, 500_000
 #: Kernels that CUDA graphs launch are looked at if there are fewer of a job's, and pairs of a meeting and
 #: a stream: all are in memory at once.
 MOST_IN_GRAPHS, MOST_COMPARED = 5_000_000, 1 << 25

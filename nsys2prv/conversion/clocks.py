@@ -30,7 +30,7 @@ from nsys2prv.match import (
     Observed,
     RelationContext,
     all_relations,
-    run_step,
+    run_task,
 )
 from nsys2prv.table.runs import Span
 
@@ -93,12 +93,12 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     folder.mkdir()
     observed = _observe_clocks(job, gather_facts(job, folder, maps, clocks))
     messages = pl.concat([pl.DataFrame(schema=MESSAGES), *map(Block.read, observed.messages)])
-    times = [time for portion in observed.calls for time in portion.times]
+    times = [time for piece in observed.calls for time in piece.times]
     ends = messages.select("begin", "end").to_numpy()
     times += [int(ends.min()), int(ends.max())] if ends.size else []
     pivot = (min(times) + max(times)) // 2 if times else 0
-    steps = [partial(portion.gather, pivot) for portion in observed.calls]
-    gathered = list(job.run(run_step, steps))
+    tasks = [partial(piece.gather, pivot) for piece in observed.calls]
+    gathered = list(job.run(run_task, tasks))
     # Not before it is needed: most jobs are of one host.
     from nsys2prv.clock.solve import solve_clocks
     from nsys2prv.match.gathering import merge_observations
@@ -109,16 +109,16 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
 
 def _observe_clocks(job: Numbered, context: RelationContext) -> Observed:
     """Collect the observations of clocks from the relations that the plan selects: calls, in
-    portions sorted by source and group, and messages.
+    pieces sorted by source and group, and messages.
     """
     observed = []
     for relation in all_relations():
         wanted = relation.observe and job.plan.method in (AUTO, relation.model)
         if wanted and (own := context.select_facts(relation, 0)):
             observed.append(relation.call(relation.observe, own))
-    calls = [portion for one in observed for portion in one.calls]
+    calls = [piece for one in observed for piece in one.calls]
     messages = [block for one in observed for block in one.messages]
-    return Observed(sorted(calls, key=lambda portion: portion.noise_kind), messages)
+    return Observed(sorted(calls, key=lambda piece: piece.noise_kind), messages)
 
 
 def gather_facts(

@@ -6,7 +6,7 @@ clock observations. Start here, then read :mod:`gpu_memory`, the shortest relati
 
 The event catalogue declares all relations and names their functions; :func:`run_relations` runs them once
 every clock, object and name is known. The rows of a job are stored on disk as :class:`Block`, by group and
-report, so no step needs all rows of a job at once. `gathering` observes clocks by collectives; `meetings`
+report, so no task needs all rows of a job at once. `gathering` observes clocks by collectives; `meetings`
 lists the matched calls.
 """
 
@@ -23,7 +23,7 @@ import polars as pl
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from nsys2prv._util.budget import BATCH_BYTES, BUCKET_BYTES, LINE_ROWS
+from nsys2prv._util.budget import BUCKET_BYTES, FACT_BYTES, LINE_ROWS
 from nsys2prv._util.columns import OPEN, factorize, find_edges, join_pieces
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import StoredFrame, read_columns
@@ -37,7 +37,7 @@ from nsys2prv.table.runs import TRACE, SpillWriter
 from nsys2prv.table.task_result import TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.match.calls import CallPortion
+    from nsys2prv.match.calls import CallPiece
 
 #: Models of parallel programs, whose rules relations follow; names of --align.
 MPI, NCCL = "mpi", "nccl"
@@ -61,8 +61,8 @@ RunTasks = Callable[[Callable, Sequence], Iterator]
 class Observed(Struct, frozen=True):
     """Clock observations of a relation. Times are those of the hosts' own clocks."""
 
-    #: Calls of collectives, in portions of whole groups that ascend by group.
-    calls: Sequence[CallPortion] = ()
+    #: Calls of collectives, in pieces of whole groups that ascend by group.
+    calls: Sequence[CallPiece] = ()
     #: Messages between hosts, blocks of clock.MESSAGES.
     messages: Sequence[Block] = ()
 
@@ -104,7 +104,7 @@ class RelationContext(Struct, frozen=True):
     files: Mapping[str, tuple[FactFile, ...]]
     #: (report, globalPid) -> 0-based task of the trace.
     tasks: Mapping[tuple[int, int], int]
-    #: Folder for files between the steps and for runs.
+    #: Folder for files between the tasks and for runs.
     folder: Path
     #: First free task number.
     first_task: int
@@ -119,48 +119,48 @@ class RelationContext(Struct, frozen=True):
         own = replace(self, files=files, first_task=first_task)
         return own if files[relation.facts[0]] else None
 
-    def run_steps(self, steps: Sequence[Callable[[], T]]) -> list[T]:
-        """Call the steps on the workers and return their results in order. A step is a `partial` of
+    def run_all(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Call the tasks on the workers and return their results in order. A task is a `partial` of
         a pure function over files.
         """
-        return list(self.run_tasks(run_step, steps))
+        return list(self.run_tasks(run_task, tasks))
 
     def run_each(
-        self, name: str, step: Callable[..., T], *columns: Iterable, more: tuple = ()
+        self, name: str, function: Callable[..., T], *columns: Iterable, more: tuple = ()
     ) -> list[T]:
-        """Call the step on the workers for each element of the columns, as `map` does, followed by a unique
+        """Call the function on the workers for each element of the columns, as `map` does, followed by a unique
         path for the files that it writes, then `more`; return the results in order. name: prefix of these
         files.
         """
-        steps = [
-            partial(step, *own, self.folder / f"{name}-{self.first_task}-{place}", *more)
+        tasks = [
+            partial(function, *own, self.folder / f"{name}-{self.first_task}-{place}", *more)
             for place, own in enumerate(zip(*columns, strict=True))
         ]
-        return self.run_steps(steps)
+        return self.run_all(tasks)
 
-    def batch_facts(self, first: str, *names: str) -> list[list]:
-        """Return columns for steps that read the facts of some reports each: the files of each of
-        these names, and the tasks.
+    def divide_facts(self, first: str, *names: str) -> list[list]:
+        """Return columns for tasks that read the facts of some reports each: the files of each of
+        these names, and the tasks of the trace.
         """
-        batches = batch_by_report(self.files[first])
-        reports = [{file.report for file in batch} for batch in batches]
+        pieces = divide_by_report(self.files[first])
+        reports = [{file.report for file in piece} for piece in pieces]
         others = [
             [tuple(file for file in self.files[name] if file.report in some) for some in reports]
             for name in names
         ]
-        return [batches, *others, [self.tasks] * len(batches)]
+        return [pieces, *others, [self.tasks] * len(pieces)]
 
 
-def run_step(step: Callable[[], T]) -> T:
-    """Do a step of a relation's work."""
-    return step()
+def run_task(task: Callable[[], T]) -> T:
+    """Call a task."""
+    return task()
 
 
 class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     """The declaration of a relation: the facts it reads, and two functions (`module.function` of this
     package, or "").
 
-    Both functions get the facts as files and run steps on them. They decide how many facts a step reads at a
+    Both functions get the facts as files and run tasks on them. They decide how many facts a task reads at a
     time.
 
     A frame of facts has the columns that its event kind gave it, with trace times and thread indices in place
@@ -230,18 +230,18 @@ def run_relations(context: RelationContext) -> list[TaskResult]:
     return results
 
 
-def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
-    """Return the files in batches for a step each, all of a report in one."""
-    batches: list[list[FactFile]] = []
+def divide_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
+    """Return the files in pieces for a task each, all of a report in one."""
+    pieces: list[list[FactFile]] = []
     room, report = 0, -1
     for file in sorted(files, key=lambda file: file.report):
         if room <= 0 and file.report != report:
-            batches.append([])
-            room = BATCH_BYTES
-        batches[-1].append(file)
+            pieces.append([])
+            room = FACT_BYTES
+        pieces[-1].append(file)
         room -= file.frame.size
         report = file.report
-    return [tuple(batch) for batch in batches]
+    return [tuple(piece) for piece in pieces]
 
 
 def read_fact(
@@ -422,18 +422,18 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 
 
 def store_by_time(
-    context: RelationContext, blocks: Sequence[Block], most: int, step: Callable[..., TaskResult]
+    context: RelationContext, blocks: Sequence[Block], most: int, store: Callable[..., TaskResult]
 ) -> list[TaskResult]:
-    """Run the step for each time span (low, high) with about `most` rows of these blocks, whose ordinal is a
-    time, and return the results; one empty result if there are no rows. The step also gets the folder and the
+    """Run `store` for each time span (low, high) with about `most` rows of these blocks, whose ordinal is a
+    time, and return the results; one empty result if there are no rows. It also gets the folder and the
     number of its task.
     """
-    steps = [
-        partial(step, context.folder, number, *span)
+    tasks = [
+        partial(store, context.folder, number, *span)
         for number, span in enumerate(divide_ordinals(blocks, most), context.first_task)
         if blocks
     ]
-    return context.run_steps(steps) or [TaskResult(context.first_task, TRACE, 0)]
+    return context.run_all(tasks) or [TaskResult(context.first_task, TRACE, 0)]
 
 
 #: The first columns of a pair: times (ns), threads of the trace, bytes, the line's tag (for kinds with tags;
@@ -447,11 +447,11 @@ SIDE_COLUMNS = ("posted", "released")
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
 ) -> list[TaskResult]:
-    """Return the lines of all pairs, about LINE_ROWS a step; one result without any where there are
+    """Return the lines of all pairs, about LINE_ROWS a task; one result without any where there are
     none. name: of the relation; kind: of lines.
     """
-    step = partial(_store_span, name, kind, tagged, tuple(pairs))
-    return store_by_time(context, pairs, LINE_ROWS, step)
+    store = partial(_store_span, name, kind, tagged, tuple(pairs))
+    return store_by_time(context, pairs, LINE_ROWS, store)
 
 
 def _store_span(

@@ -1,7 +1,7 @@
 """Observe the hosts' clocks by collective calls, of MPI and NCCL alike: all members leave a collective at
 nearly the same moment.
 
-The calls of a few reports are sorted into blocks on disk by communicator and member. Portions of whole
+The calls of a few reports are sorted into blocks on disk by communicator and member. Pieces of whole
 communicators are then gathered per host (:mod:`nsys2prv.match.gathering`). Calls are matched by the numbers
 in the report, otherwise by their order on each member: n-th calls belong together unless rows are missing.
 """
@@ -19,7 +19,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from nsys2prv._util.budget import PORTION_ROWS
+from nsys2prv._util.budget import PIECE_ROWS
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock import CALLS, NoiseKind, Role
 from nsys2prv.events.mpi import MEETINGS, PROCESSES
@@ -79,8 +79,8 @@ def observe_nccl(context: RelationContext) -> Observed:
 def _observe(
     context: RelationContext, noise_kind: int, select: SelectCalls, *facts: str
 ) -> Observed:
-    batches = context.batch_facts(*facts)
-    blocks = context.run_each(f"calls-{noise_kind}", sort_calls, *batches, more=(select,))
+    pieces = context.divide_facts(*facts)
+    blocks = context.run_each(f"calls-{noise_kind}", sort_calls, *pieces, more=(select,))
     return Observed(divide_calls(chain.from_iterable(blocks), noise_kind))
 
 
@@ -155,21 +155,21 @@ def sort_calls(
     )
 
 
-def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPortion]:
-    """Return the calls of all reports in portions of whole communicators."""
-    portions: list[CallPortion] = []
+def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPiece]:
+    """Return the calls of all reports in pieces of whole communicators."""
+    pieces: list[CallPiece] = []
     room = 0
     for blocks in group_blocks(members):
         rows = sum(block.rows for block in blocks)
         if rows > room:
-            portions.append(CallPortion((), noise_kind))
-            room = PORTION_ROWS
-        portions[-1] = CallPortion((*portions[-1].blocks, *blocks), noise_kind)
+            pieces.append(CallPiece((), noise_kind))
+            room = PIECE_ROWS
+        pieces[-1] = CallPiece((*pieces[-1].blocks, *blocks), noise_kind)
         room -= rows
-    return portions
+    return pieces
 
 
-class CallPortion(Struct, frozen=True):
+class CallPiece(Struct, frozen=True):
     """Calls of some communicators."""
 
     #: Calls of each member and report.
@@ -205,7 +205,7 @@ class CallPortion(Struct, frozen=True):
         is_one = len({block.group for block in self.blocks}) == 1
         is_sane = all(block.sane for block in self.blocks)
         is_numbered = all(block.numbered for block in self.blocks)
-        is_large = sum(block.rows for block in self.blocks) > PORTION_ROWS
+        is_large = sum(block.rows for block in self.blocks) > PIECE_ROWS
         if is_one and is_sane and is_large and not is_numbered:
             return self._gather_by_member(pivot)
         return gather_calls(self.read_calls(), pivot)
@@ -228,6 +228,6 @@ class CallPortion(Struct, frozen=True):
         return gather_by_member(members, self.noise_kind, 1)
 
 
-def _load_calls(portion: CallPortion, pivot: int) -> pl.DataFrame:
-    calls = portion.read_calls().with_columns(pl.col("begin", "end") - pivot)
+def _load_calls(piece: CallPiece, pivot: int) -> pl.DataFrame:
+    calls = piece.read_calls().with_columns(pl.col("begin", "end") - pivot)
     return calls.sort("begin", maintain_order=True)

@@ -37,9 +37,9 @@ OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 
 
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
-    """Return memory in use, found by one step: it follows from all operations of a process."""
+    """Return memory in use, found by one task: it follows from all operations of a process."""
     more = (context.first_task, context.folder)
-    return context.run_steps(
+    return context.run_all(
         [partial(add_up_memory, context.files[GPU_MEMORY], context.tasks, *more)]
     )
 

@@ -93,7 +93,7 @@ class MessageSides(Struct, frozen=True):
 
 
 class MatchedMessages(Struct, frozen=True):
-    """Messages that a step matched."""
+    """Messages that a task matched."""
 
     #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
@@ -119,11 +119,11 @@ def observe_messages(context: RelationContext) -> Observed:
 
 
 def _match_buckets(
-    context: RelationContext, step: Callable[..., T]
+    context: RelationContext, pair: Callable[..., T]
 ) -> tuple[list[MessageSides], list[T]]:
-    """Sort the messages into buckets by receiver; return the buckets and the step's result for each.
+    """Sort the messages into buckets by receiver; return the buckets and the result of `pair` for each.
 
-    The step gets the MPI rank of all processes of the job (-1 if unknown), and whether each was recorded from
+    It gets the MPI rank of all processes of the job (-1 if unknown), and whether each was recorded from
     MPI_Init on (`began`) and until MPI_Finalize (`ended`). It also gets the communicators and tags in which
     fully recorded ranks received messages without a sender: such calls belong to another communicator that
     reuses a freed handle, which the reports do not show.
@@ -134,15 +134,15 @@ def _match_buckets(
         .agg(pl.col("rank").max(), pl.col("began", "ended").any())
     )
     more = (processes, count_buckets(context.files[mpi.MESSAGES]))
-    batches = context.batch_facts(mpi.MESSAGES, mpi.REQUESTS)
-    sides = context.run_each("mpi-sides", sort_sides, *batches, more=more)
+    pieces = context.divide_facts(mpi.MESSAGES, mpi.REQUESTS)
+    sides = context.run_each("mpi-sides", sort_sides, *pieces, more=more)
     whole = processes.filter(pl.col("began") & pl.col("ended"))["rank"].implode()
     streams = pl.concat([part.streams for part in sides]).group_by(STREAM)
     lost = (pl.col("sent") == 0) & (pl.col("received") > 0) & pl.col("source").is_in(whole)
     contradictory = streams.agg(pl.col("sent", "received").sum()).filter(lost)
     contradictory = contradictory.select("communicator", "tag").unique()
     buckets = group_blocks(block for part in sides for block in part.blocks)
-    return sides, context.run_each("mpi-pairs", step, buckets, more=(processes, contradictory))
+    return sides, context.run_each("mpi-pairs", pair, buckets, more=(processes, contradictory))
 
 
 def sort_sides(
@@ -463,11 +463,11 @@ def _find_streams(
 
 
 def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for the messages of UCX, by one step."""
+    """Return lines for the messages of UCX, by one task."""
     if context.files[mpi.MESSAGES]:
         return []
     more = (context.files[TRANSFERS], context.tasks, context.first_task, context.folder)
-    return context.run_steps([partial(match_ucx_messages, *more)])
+    return context.run_all([partial(match_ucx_messages, *more)])
 
 
 def match_ucx_messages(

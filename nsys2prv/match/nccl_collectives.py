@@ -28,7 +28,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.budget import STEP_ROWS
+from nsys2prv._util.budget import MATCHED_ROWS
 from nsys2prv._util.columns import ABSENT, COUNT
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.text import Note, format_count, inflect, list_some
@@ -87,7 +87,7 @@ COLLECTIVE_KEY = ("group", "function", "ordinal")
 
 
 class OrderedKernels(Struct, frozen=True):
-    """Kernels of a step, in order."""
+    """Kernels of a task, in order."""
 
     #: Rows of COLUMNS["nccl_kernels"], by communicator.
     blocks: tuple[Block, ...]
@@ -146,7 +146,7 @@ def order_kernels(
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Find the late ranks, waits and transfer of each collective; return the results stored by time."""
-    surveys = context.run_each("kernels", order_kernels, *context.batch_facts(KERNELS))
+    surveys = context.run_each("kernels", order_kernels, *context.divide_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
     matched, lone = _match_by_communicator(context, surveys)
@@ -203,7 +203,7 @@ def _match_by_communicator(
         )
         unnumbered = [piece for piece, _ in settled if piece.blocks]
         lone = sum(left for _, left in settled)
-    pieces = divide_kernels([*numbered, *unnumbered], STEP_ROWS)
+    pieces = divide_kernels([*numbered, *unnumbered], MATCHED_ROWS)
     return context.run_each("matched", match_kernels, pieces), lone
 
 
@@ -312,23 +312,23 @@ class CollectivePiece(Struct, frozen=True):
 def divide_kernels(
     pieces: Sequence[CollectivePiece], most: int
 ) -> list[tuple[CollectivePiece, ...]]:
-    """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
+    """Return the pieces of tasks of about `most` kernels: several pieces, in their order, or a part of
     one.
     """
-    portions: list[tuple[CollectivePiece, ...]] = []
+    divided: list[tuple[CollectivePiece, ...]] = []
     few: list[CollectivePiece] = []
     room = most
     for piece in pieces:
         if piece.rows > most:
             spans = divide_ordinals(piece.blocks, most)
-            portions += [(replace(piece, low=low, high=high),) for low, high in spans]
+            divided += [(replace(piece, low=low, high=high),) for low, high in spans]
             continue
         if few and piece.rows > room:
-            portions.append(tuple(few))
+            divided.append(tuple(few))
             few, room = [], most
         few.append(piece)
         room -= piece.rows
-    return [*portions, tuple(few)] if few else portions
+    return [*divided, tuple(few)] if few else divided
 
 
 def find_role() -> pl.Expr:
@@ -380,11 +380,11 @@ def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, .
 
 
 class MatchedCollectives(Struct, frozen=True):
-    """Collectives that a step matched."""
+    """Collectives that a task matched."""
 
     #: A row for each complete one: first begin, group, function, ordinal.
     firsts: np.ndarray
-    #: RECORD_COLUMNS rows of their kernels, numbered from 1 within the step.
+    #: RECORD_COLUMNS rows of their kernels, numbered from 1 within the task.
     records: tuple[Block, ...]
     #: TRANSFER_RECORD_COLUMNS rows: the part of them after the last member's begin, if the bytes
     #: are known.
@@ -457,7 +457,7 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def store_collectives(
     context: RelationContext, matched: Sequence[MatchedCollectives]
 ) -> list[TaskResult]:
-    """Store the records of the collectives, by time and numbered through as if one step had found
+    """Store the records of the collectives, by time and numbered through as if one task had found
     them: from 1 by their first begin, then by group, function and ordinal.
     """
     firsts = np.concatenate([np.empty((0, 4), np.int64), *(part.firsts for part in matched)])
@@ -472,8 +472,8 @@ def store_collectives(
         for block in part.records
     ]
     transfers = [block for part in matched for block in part.transfers]
-    step = partial(_store_span, records, path, transfers)
-    return store_by_time(context, [block for block, _ in records], STEP_ROWS, step)
+    store = partial(_store_span, records, path, transfers)
+    return store_by_time(context, [block for block, _ in records], MATCHED_ROWS, store)
 
 
 def _store_span(
@@ -522,7 +522,7 @@ def settle_order(
             blocks += _write_in_order(path.with_suffix(f".order{number}"), block.group, rows)
         piece = replace(piece, blocks=tuple(blocks))
     apart = pl.col("comparable") & (pl.col("gap") > 0)
-    parts = (part.read() for (part,) in divide_kernels([piece], STEP_ROWS))
+    parts = (part.read() for (part,) in divide_kernels([piece], MATCHED_ROWS))
     if even and not any(_group_kernels(part).select(apart.any()).item() for part in parts):
         return piece, 0
     # Not before it is needed: most communicators are in order.

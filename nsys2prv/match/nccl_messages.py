@@ -80,7 +80,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
         partial(store_kernels, number, part, context.folder)
         for number, part in enumerate(sides, context.first_task + len(results))
     ]
-    return [*results, *context.run_steps(steps)]
+    return [*results, *context.run_all(steps)]
 
 
 def observe_messages(context: RelationContext) -> Observed:
@@ -92,11 +92,11 @@ def observe_messages(context: RelationContext) -> Observed:
 
 def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
     """Sort the messages into blocks by communicator and sender, several of them together."""
-    batches = context.batch_facts(MESSAGES)
-    members = context.run_each("nccl-members", list_members, *batches)
+    pieces = context.divide_facts(MESSAGES)
+    members = context.run_each("nccl-members", list_members, *pieces)
     guessed = guess_ranks(pl.concat(members)) if members else pl.DataFrame()
     more = (count_buckets(context.files[MESSAGES]), guessed)
-    parts = context.run_each("nccl-messages", sort_messages, *batches, more=more)
+    parts = context.run_each("nccl-messages", sort_messages, *pieces, more=more)
     return group_blocks(block for part in parts for block in part)
 
 

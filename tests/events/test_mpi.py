@@ -34,7 +34,7 @@ Call = tuple[str, Row]
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Match messages at once and in small steps."""
     if request.param == "in small steps":
-        monkeypatch.setattr(match, "BATCH_BYTES", 1)
+        monkeypatch.setattr(match, "FACT_BYTES", 1)
         monkeypatch.setattr(match, "BUCKET_BYTES", 100)
         monkeypatch.setattr(match, "LINE_ROWS", 1)
 

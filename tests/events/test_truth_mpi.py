@@ -70,7 +70,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         remove_uids(paths)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
-            patch.setattr(match, "BATCH_BYTES", 1)
+            patch.setattr(match, "FACT_BYTES", 1)
             patch.setattr(match, "BUCKET_BYTES", 500)
             patch.setattr(match, "LINE_ROWS", 5)
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))

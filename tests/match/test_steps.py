@@ -20,11 +20,11 @@ from nsys2prv.match.sequences import Member
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every report a step of its own, with few kernels in every other."""
-    monkeypatch.setattr(match, "BATCH_BYTES", 1)
-    monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
+    monkeypatch.setattr(match, "FACT_BYTES", 1)
+    monkeypatch.setattr(nccl_collectives, "MATCHED_ROWS", 50)
     monkeypatch.setattr(match, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(match, "LINE_ROWS", 20)
-    monkeypatch.setattr(calls, "PORTION_ROWS", 0)
+    monkeypatch.setattr(calls, "PIECE_ROWS", 0)
 
 
 def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
@@ -73,7 +73,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     assert alone.findings == together.findings
 
 
-def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
+def test_pieces_hold_every_kernel_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     pieces = []
     for group, sizes in enumerate([(5, 7), (300, 250), (20,), (90, 1)]):
