@@ -36,18 +36,14 @@ export class Address {
       makeButton("↷", "redo (Ctrl+Shift+Z)", () => this.redo()),
       makeButton("copy link", "a link to this view of the page", event => this.copyLink(event.target)));
     addEventListener("popstate", () => {
-      if (history.state || location.hash.includes("&"))
-        this.restore();
-      else
-        this.write("replaceState");
+      if (history.state || location.hash.includes("&")) this.restore();
+      else this.write("replaceState");
     });
     document.addEventListener("keydown", event => {
       if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || isTyped(event)) return;
       event.preventDefault();
-      if (event.shiftKey)
-        this.redo();
-      else
-        this.undo();
+      if (event.shiftKey) this.redo();
+      else this.undo();
     });
     this.restore();
     if (location.hash.includes("&")) find(`#${CSS.escape(this.section)}`)?.scrollIntoView();

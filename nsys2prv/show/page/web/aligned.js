@@ -22,13 +22,13 @@ const showSection = (section, jobs) => {
   });
   for (const one of shown) {
     const { place, data, moment } = one, { lanes } = moment;
+    const title = section.firstElementChild.firstChild.textContent.trim();
     one.timeline = new Timeline(place, data, {
       lanes,
       detailed: lanes.length > 4 ? new Set(lanes.slice(0, 1)) : null,
       isFree: true,
       view: [moment.begin - .02 * longest, moment.begin + 1.05 * longest],
-      label: `${section.firstElementChild.firstChild.textContent.trim()}: ${
-        place.previousElementSibling.textContent}`,
+      label: `${title}: ${place.previousElementSibling.textContent}`,
       onview: view => align(moment, view),
     });
   }

@@ -1,21 +1,19 @@
 // Stacked bars over a number that counts up: hover, click, drag to zoom, double click for all.
-import { FONT, getColours, make, Painter, showTip } from "./dom.js";
+import { FONT, getColours, trace } from "./dom.js";
 import { roundStep } from "./format.js";
 import { GUTTER } from "./layout.js";
+import { Plot } from "./plot.js";
 import { stackShares } from "./shares.js";
 
 const TOP = 8, BOTTOM = 24;  // Room above the bars, and for the axis (px).
 
-export class BarChart {
+export class BarChart extends Plot {
   /** options: `parts` ({colour}), `getValues()`: for each part the value of each bar, `formatValue`,
    * `describe(bar)`, lines, `pick(bar)`, `label`. */
   constructor(root, options) {
-    Object.assign(this, { picked: -1, range: null, dragged: null, hover: -1 }, options);
-    this.canvas = make("canvas", { role: "img", "aria-label": this.label, class: "chart" });
-    root.replaceChildren(this.canvas);
-    this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
+    super(root, "chart", options.label, { picked: -1, range: null, ...options });
+    this.canvas.addEventListener("dblclick", () => this.zoom(0, this.count));
     this.refresh();
-    this.listen();
   }
   refresh() {
     this.values = this.getValues();
@@ -30,39 +28,16 @@ export class BarChart {
     const bar = Math.floor(first + (x - GUTTER) / (this.canvas.clientWidth - GUTTER) * (last - first));
     return Math.min(Math.max(bar, 0), this.count - 1);
   }
-  listen() {
-    const { canvas } = this, getX = event => event.clientX - canvas.getBoundingClientRect().left;
-    canvas.addEventListener("pointerdown", event => {
-      this.dragged = [getX(event), getX(event)];
-      canvas.setPointerCapture(event.pointerId);
-    });
-    canvas.addEventListener("pointermove", event => {
-      const x = getX(event);
-      if (this.dragged) this.dragged[1] = x;
-      this.hover = x > GUTTER ? this.getBar(x) : -1;
-      showTip(this.hover >= 0 ? this.describe(this.hover) : null, event.clientX, event.clientY);
-      this.painter.ask();
-    });
-    canvas.addEventListener("pointerleave", () => {
-      this.hover = -1;
-      showTip(null);
-      this.painter.ask();
-    });
-    canvas.addEventListener("pointerup", () => {
-      const [from, to] = (this.dragged || [0, 0]).map(x => this.getBar(x)).sort((one, two) => one - two);
-      const isDrag = this.dragged && Math.abs(this.dragged[1] - this.dragged[0]) > 6;
-      const isHere = this.dragged?.[0] > GUTTER;
-      this.dragged = null;
-      if (isDrag)
-        this.range = [from, to + 1];
-      else if (isHere)
-        this.pick(from);
-      this.painter.ask();
-    });
-    canvas.addEventListener("dblclick", () => {
-      this.range = [0, this.count];
-      this.painter.ask();
-    });
+  find(x) { return x > GUTTER ? this.getBar(x) : null; }
+  tell(bar) { return this.describe(bar); }
+  zoom(...range) {
+    this.range = range;
+    this.painter.ask();
+  }
+  release(from, to, isDrag) {
+    const [first, last] = [from, to].map(x => this.getBar(x)).sort((one, two) => one - two);
+    if (isDrag) this.zoom(first, last + 1);
+    else if (from > GUTTER) this.pick(first);
   }
   draw(c, width, height) {
     const colours = getColours();
@@ -85,10 +60,7 @@ export class BarChart {
     c.lineWidth = .6;
     for (let value = 0, each = roundStep(top / 4); value <= top; value += each) {
       c.strokeStyle = colours.line;
-      c.beginPath();
-      c.moveTo(GUTTER, ground - value * scale);
-      c.lineTo(width, ground - value * scale);
-      c.stroke();
+      trace(c, [[GUTTER, ground - value * scale], [width, ground - value * scale]]).stroke();
       c.fillStyle = colours.soft;
       c.textAlign = "right";
       c.fillText(this.formatValue(value, each), GUTTER - 8, ground - value * scale);
@@ -103,14 +75,14 @@ export class BarChart {
       c.fillText(number, x(number - .5), ground + 12);
     c.textAlign = "left";
     c.strokeStyle = colours.ink;
-    for (const [bar, line] of [[this.picked, 1.6], [this.hover, .8]])
+    for (const [bar, line] of [[this.picked, 1.6], [this.hover ?? -1, .8]])
       if (bar >= first && bar < last) {
         c.lineWidth = line;
         c.strokeRect(x(bar) + 1, TOP, Math.max(wide - 2, 2), ground - TOP);
       }
-    if (this.dragged) {
+    if (this.brush) {
       c.fillStyle = colours.select;
-      c.fillRect(Math.min(...this.dragged), TOP, Math.abs(this.dragged[1] - this.dragged[0]), ground - TOP);
+      c.fillRect(Math.min(...this.brush), TOP, Math.abs(this.brush[1] - this.brush[0]), ground - TOP);
     }
   }
 }

@@ -10,16 +10,12 @@ const followContents = () => {
   const sections = findAll("section[id]");
   const observer = new IntersectionObserver(entries => {
     for (const { target, isIntersecting } of entries)
-      if (isIntersecting)
-        seen.add(target.id);
-      else
-        seen.delete(target.id);
+      if (isIntersecting) seen.add(target.id);
+      else seen.delete(target.id);
     const first = sections.find(section => seen.has(section.id))?.id;
     for (const [id, link] of links)
-      if (id === first)
-        link.setAttribute("aria-current", "true");
-      else
-        link.removeAttribute("aria-current");
+      if (id === first) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
   }, { rootMargin: "-10% 0px -60% 0px" });
   sections.forEach(section => observer.observe(section));
 };

@@ -51,18 +51,17 @@ class Track {
   }
 }
 
-/** The place in a list of events of the first that ends after a time; their ends ascend. */
-export const findFirstEnding = (list, ends, time) => {
+/** The place of the first of a list that is meant, where all behind it are, too. */
+export const findFirst = (list, isMeant) => {
   let low = 0, high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (ends[list[middle]] > time)
-      high = middle;
-    else
-      low = middle + 1;
+    [low, high] = isMeant(list[middle]) ? [low, middle] : [middle + 1, high];
   }
   return low;
 };
+/** The place in a list of events of the first that ends after a time; their ends ascend. */
+export const findFirstEnding = (list, ends, time) => findFirst(list, i => ends[i] > time);
 
 const unpack = async base64 => {
   const text = atob(base64.trim()), packed = new Uint8Array(text.length);
@@ -187,14 +186,7 @@ export class JobData {
   }
   findIteration(time) {
     const edges = this.iterations;
-    let low = 0, high = edges.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (edges[middle] <= time)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low > 0 && low < edges.length ? low - 1 : -1;
+    const after = findFirst(edges, edge => edge > time);
+    return after > 0 && after < edges.length ? after - 1 : -1;
   }
 }

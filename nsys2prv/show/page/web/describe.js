@@ -1,7 +1,8 @@
 // What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
 import { findFirstEnding } from "./data.js";
 import { measureShares, remember } from "./shares.js";
-import { formatBytes, formatCount, formatFigure, formatShare, formatSpan, formatTime } from "./format.js";
+import { capitalize, formatBytes, formatCount, formatFigure } from "./format.js";
+import { formatShare, formatSpan, formatTime } from "./format.js";
 
 const PRODUCTS = {
   gemm: "on tensor cores",
@@ -73,10 +74,8 @@ export const describeEvent = (data, lane, track, i) => {
   if (track.bytes?.[i]) lines.push(["bytes", formatBytes(track.bytes[i])]);
   if (track.kind === "m" && track.bytes[i] && length)
     lines.push(["speed", `${(track.bytes[i] / length).toFixed(1)} GB/s`]);
-  if (track.collective?.[i])
-    lines.push(...describeCollective(data, track, i));
-  else if (track.wait?.[i])
-    lines.push(["waits for another rank", formatTime(track.wait[i])]);
+  if (track.collective?.[i]) lines.push(...describeCollective(data, track, i));
+  else if (track.wait?.[i]) lines.push(["waits for another rank", formatTime(track.wait[i])]);
   if (track.before?.[i]) {
     const call = data.findLaunch(lane, track, i);
     lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]);
@@ -110,10 +109,8 @@ const describeGap = (data, { row, place, gap, time }) => {
   ];
   for (const [kind, text] of isGpu ? [["h", "host then in"], ["x", "NVTX range"]] : []) {
     const event = data.findEventAt(row.lane, kind, time);
-    if (event)
-      lines.push([text, data.getName(event.track, event.i)]);
-    else if (kind === "h")
-      lines.push(["host then", nameHostState(data, row.lane, time)]);
+    if (event) lines.push([text, data.getName(event.track, event.i)]);
+    else if (kind === "h") lines.push(["host then", nameHostState(data, row.lane, time)]);
   }
   return lines;
 };
@@ -150,9 +147,9 @@ export const describeMoment = (data, moment) => {
     const { track, i } = last;
     const among = track.communicator?.[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
     const size = track.bytes?.[i] ? ` of ${formatBytes(track.bytes[i])}` : "";
-    sentences.push(`To ${data.getName(track, i)}${size}${among} ${data.nameLane(last.lane)} comes ${
-                     formatTime(last.late)} after the first` +
-      (waiting.length > 1 ? `; ${waiting.length} wait for it, up to ${formatTime(longest)}.` : "."));
+    const what = data.getName(track, i) + size + among, who = data.nameLane(last.lane);
+    const others = waiting.length > 1 ? `; ${waiting.length} wait for it, up to ${formatTime(longest)}` : "";
+    sentences.push(`To ${what} ${who} comes ${formatTime(last.late)} after the first${others}.`);
   }
   return sentences.join(" ");
 };
@@ -215,9 +212,8 @@ const describeLaneThen = (data, lane, begin, end) => {
     const event = data.findEventAt(lane, "x", (from + to) / 2);
     return [event ? data.getName(event.track, event.i) : "", to - from];
   }));
-  const called = data.names.includes(most);
-  const inside = `is mostly ${called ? "in " : ""}${most} (${formatTime(time)}${
-    range ? `, mainly in the NVTX range ${range}` : ""})`;
+  const where = range ? `, mainly in the NVTX range ${range}` : "";
+  const inside = `is mostly ${data.names.includes(most) ? "in " : ""}${most} (${formatTime(time)}${where})`;
   if (!data.lanes[lane].device) return `${capitalize(data.nameLane(lane))}: its host ${inside}.`;
   let busy = 0, reached = begin;
   const kernels = data.getTrack(lane, "k");
@@ -231,5 +227,3 @@ const describeLaneThen = (data, lane, begin, end) => {
   const computes = busy ? `computes for ${formatTime(busy)} of it` : "does not compute then";
   return `The GPU of ${data.nameLane(lane)} ${computes}; its host ${inside}.`;
 };
-
-const capitalize = text => text[0].toUpperCase() + text.slice(1);

@@ -8,14 +8,10 @@ export const make = (tag, properties = {}, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
-    if (name === "class")
-      element.className = value;
-    else if (name.startsWith("on"))
-      element.addEventListener(name.slice(2), value);
-    else if (name in element && typeof value !== "string")
-      element[name] = value;
-    else
-      element.setAttribute(name, value);
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element && typeof value !== "string") element[name] = value;
+    else element.setAttribute(name, value);
   }
   element.append(...children.filter(child => child !== null && child !== undefined));
   return element;
@@ -70,10 +66,8 @@ const prefersDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const getTheme = () => document.documentElement.dataset.theme || (prefersDark() ? "dark" : "light");
 /** Set the theme; empty: that of the system. */
 export const setTheme = name => {
-  if (name)
-    document.documentElement.dataset.theme = name;
-  else
-    delete document.documentElement.dataset.theme;
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
   tellTheme();
 };
 
@@ -111,10 +105,8 @@ const painters = new Set();
 /** Draw all canvases of the page at once, as where it has another width. */
 export const drawAll = () => {
   for (const one of painters)
-    if (one.canvas.isConnected)
-      one.now();
-    else
-      painters.delete(one);
+    if (one.canvas.isConnected) one.now();
+    else painters.delete(one);
 };
 
 /** A canvas as sharp as the screen. `ask` has it drawn once in the next frame, `now` at once. */
@@ -145,6 +137,20 @@ export class Painter {
     this.draw(this.context, width, height);
   }
 }
+
+/** Begin a path from point to point, to be filled or stroked. */
+export const trace = (c, [first, ...others]) => {
+  c.beginPath();
+  c.moveTo(...first);
+  for (const point of others) c.lineTo(...point);
+  return c;
+};
+/** Fill a dot. */
+export const drawDot = (c, x, y, radius) => {
+  c.beginPath();
+  c.arc(x, y, radius, 0, 7);
+  c.fill();
+};
 
 export const FONT = size => `${size}px system-ui, sans-serif`;
 export const cutBack = (context, text, room) => {

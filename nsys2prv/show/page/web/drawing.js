@@ -2,7 +2,7 @@
 // belongs together
 // over lanes; marks.
 import { findFirstEnding, MEETING } from "./data.js";
-import { cutBack, cutFront, FONT } from "./dom.js";
+import { cutBack, cutFront, drawDot, FONT, trace } from "./dom.js";
 import { formatFigure, formatTime, makeTimeTicks, shortenName } from "./format.js";
 import { AXIS, GUTTER } from "./layout.js";
 import { findSpread, measureShares, remember, stackShares } from "./shares.js";
@@ -55,10 +55,8 @@ export class Drawing {
     c.save();
     this.clip(0);
     for (const row of this.rows)
-      if (row.type === "group")
-        this.drawGroup(row);
-      else
-        this.drawLane(row);
+      if (row.type === "group") this.drawGroup(row);
+      else this.drawLane(row);
     this.clip(GUTTER);
     const strong = this.drawCollectives();
     const marks = this.timeline.marks.map(mark => this.placeMark(mark)).filter(Boolean);
@@ -86,12 +84,7 @@ export class Drawing {
   // ---- the axis -------------------------------------------------------------------------------
   drawAxis() {
     const { c, colours, begin, end, width, height } = this, edges = this.data.iterations;
-    const line = (x, from, to) => {
-      c.beginPath();
-      c.moveTo(x, from);
-      c.lineTo(x, to);
-      c.stroke();
-    };
+    const line = (x, from, to) => trace(c, [[x, from], [x, to]]).stroke();
     c.lineWidth = 1;
     c.strokeStyle = colours.iteration;
     c.setLineDash([2, 3]);
@@ -109,10 +102,7 @@ export class Drawing {
       c.fillText(text, Math.max(x, GUTTER + 12), 8);
     }
     c.textAlign = "left";
-    c.beginPath();
-    c.moveTo(GUTTER, AXIS - .5);
-    c.lineTo(width, AXIS - .5);
-    c.stroke();
+    trace(c, [[GUTTER, AXIS - .5], [width, AXIS - .5]]).stroke();
     const iteration = this.data.findIteration((begin + end) / 2);
     if (iteration < 0) return;
     const isOne = end - begin <= 1.2 * (edges[iteration + 1] - edges[iteration]);
@@ -211,10 +201,8 @@ export class Drawing {
       }
       c.strokeStyle = colours.line;
       c.lineWidth = 1;
-      c.beginPath();
-      c.moveTo(0, top + row.height - 1.5);
-      c.lineTo(this.width, top + row.height - 1.5);
-      c.stroke();
+      const bottom = top + row.height - 1.5;
+      trace(c, [[0, bottom], [this.width, bottom]]).stroke();
     } else {
       c.textAlign = "right";
       const label = row.indent ? lane.label.split(" ").slice(-1)[0] : lane.label;
@@ -311,8 +299,8 @@ export class Drawing {
     if (room < 3) return;
     this.c.font = FONT(size > 10 ? 10 : 9);
     this.c.fillStyle = this.colours[ink];
-    this.c.fillText(
-      text.length > room ? `${text.slice(0, room - 1)}…` : text, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
+    const shown = text.length > room ? `${text.slice(0, room - 1)}…` : text;
+    this.c.fillText(shown, Math.max(x, GUTTER) + 3, y + size / 2 + .5);
   }
   /** Stripes: those for waiting, or of other colours, whose names are given. */
   hatch(ground = "wait", line = "wait-line") {
@@ -389,23 +377,15 @@ export class Drawing {
       if (!isOver) {
         c.fillStyle = one.colour;
         c.globalAlpha = strong ? .18 : .07;
-        c.beginPath();
-        c.moveTo(one.ready, one.bottom);
-        c.lineTo(one.end, one.bottom);
-        c.lineTo(two.end, two.top);
-        c.lineTo(two.ready, two.top);
-        c.fill();
+        const upper = [[one.ready, one.bottom], [one.end, one.bottom]];
+        trace(c, [...upper, [two.end, two.top], [two.ready, two.top]]).fill();
       }
       if (strong !== isOver) continue;
       c.strokeStyle = strong ? colours.join : one.colour;
       c.globalAlpha = strong ? .9 : .3;
       c.lineWidth = strong ? 1.3 : .8;
-      c.beginPath();
-      for (const side of strong ? ["begin", "ready", "end"] : ["begin"]) {
-        c.moveTo(one[side], one.bottom);
-        c.lineTo(two[side], two.top);
-      }
-      c.stroke();
+      for (const side of strong ? ["begin", "ready", "end"] : ["begin"])
+        trace(c, [[one[side], one.bottom], [two[side], two.top]]).stroke();
     }
     c.globalAlpha = 1;
   }
@@ -427,13 +407,8 @@ export class Drawing {
       const [x0, x1] = [this.x(sent), this.x(received)];
       const [y0, y1] = [one, two].map(([y, size]) => y + size / 2);
       drawn++;
-      c.beginPath();
-      c.moveTo(x0, y0);
-      c.lineTo(x1, y1);
-      c.stroke();
-      c.beginPath();
-      c.arc(x1, y1, 2, 0, 7);
-      c.fill();
+      trace(c, [[x0, y0], [x1, y1]]).stroke();
+      drawDot(c, x1, y1, 2);
     }
     c.globalAlpha = 1;
   }
@@ -459,11 +434,7 @@ export class Drawing {
     c.moveTo(from, down);
     c.bezierCurveTo(from + (x - from) * .1, middle, x - (x - from) * .1, middle, x, up + 4);
     c.stroke();
-    c.beginPath();
-    c.moveTo(x, up);
-    c.lineTo(x - 3, up + 6);
-    c.lineTo(x + 3, up + 6);
-    c.fill();
+    trace(c, [[x, up], [x - 3, up + 6], [x + 3, up + 6]]).fill();
   }
 
   // ---- marks ----------------------------------------------------------------------------------

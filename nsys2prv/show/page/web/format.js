@@ -8,9 +8,13 @@ export const formatTime = (ns, digits = 2) => {
   return `${(ns / 1e9).toFixed(Math.max(digits, 3))} s`;
 };
 
+/** The unit in which a time is written: its size (ns) and name. */
+const chooseUnit = time =>
+  [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]].find(([size]) => time >= size) ?? [1, "ns"];
+
 /** Two times with digits that tell them apart, and the time between them. */
 export const formatSpan = (begin, end, digits = 3) => {
-  const [size, unit] = end < 1e3 ? [1, "ns"] : end < 1e6 ? [1e3, "µs"] : end < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const [size, unit] = chooseUnit(end);
   const shown = Math.min(
     Math.max(digits, Math.ceil(Math.log10(size / Math.max(end - begin, 1))) + 1), Math.log10(size));
   const write = time => (time / size).toFixed(shown);
@@ -43,7 +47,7 @@ export const countNoun = (number, noun) => `${formatCount(number)} ${noun}${numb
 /** Ticks of a time axis, as [time, text]: about so many, at round times. */
 export const makeTimeTicks = (begin, end, count) => {
   const step = roundStep((end - begin) / Math.max(1, count));
-  const [size, unit] = end < 1e3 ? [1, "ns"] : end < 1e6 ? [1e3, "µs"] : end < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const [size, unit] = chooseUnit(end);
   const digits = Math.min(9, Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9)));
   const ticks = [];
   for (let time = Math.ceil(begin / step) * step; time <= end; time += step)
@@ -72,3 +76,5 @@ export const shortenName = name => {
 
 /** The words of a search: lower case; all must be in what is found. */
 export const splitWords = text => text.toLowerCase().split(/\s+/).filter(Boolean);
+
+export const capitalize = text => text[0].toUpperCase() + text.slice(1);

@@ -14,10 +14,8 @@ const getNoun = data => data.lanes[0].device ? "GPU" : "rank";
 export const listRanges = numbers => {
   const ranges = [];
   for (const number of numbers)
-    if (ranges.length && number === ranges.at(-1)[1] + 1)
-      ranges.at(-1)[1] = number;
-    else
-      ranges.push([number, number]);
+    if (ranges.length && number === ranges.at(-1)[1] + 1) ranges.at(-1)[1] = number;
+    else ranges.push([number, number]);
   return ranges.map(([first, last]) => first === last ? first : `${first} to ${last}`).join(", ");
 };
 /** The shares of a lane's time in each part of the steady state, one after the other. */
@@ -43,10 +41,8 @@ export const groupAlike = (data, wanted) => {
     const own = profile(data, lane);
     const near = groups.find(
       ({ first }) => Math.max(measureDifference(own, first), measureDifference(first, own)) <= DIFFERS);
-    if (near)
-      near.lanes.push(lane);
-    else
-      groups.push({ first: own, lanes: [lane] });
+    if (near) near.lanes.push(lane);
+    else groups.push({ first: own, lanes: [lane] });
   });
   const least = Math.max(ODD * data.lanes.length, 1);
   const isOdd = ({ lanes }) => lanes.length <= least && groups.length > 1;

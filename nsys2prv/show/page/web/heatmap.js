@@ -1,6 +1,7 @@
 // A map of lanes over iterations or time: hover for values, click for what is there.
-import { cutFront, FONT, getColours, make, Painter, showTip } from "./dom.js";
+import { cutFront, FONT, getColours } from "./dom.js";
 import { GUTTER } from "./layout.js";
+import { Plot } from "./plot.js";
 
 /** Cividis at eight points, from dark to light: the same to all eyes. */
 const RAMP = [
@@ -11,45 +12,27 @@ const HIGHEST = 460;  // Height of the rows together (px).
 
 const COLOURS = Array.from({ length: 256 }, (_, step) => {
   const x = step / 255 * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
-  return `rgb(${
-    RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at))).join(",")})`;
+  const mix = RAMP[at].map((low, channel) => Math.round(low + (RAMP[at + 1][channel] - low) * (x - at)));
+  return `rgb(${mix.join(",")})`;
 });
 export const getRampColour = share => COLOURS[Math.round(255 * Math.min(Math.max(share, 0), 1))];
 
-export class HeatMap {
+export class HeatMap extends Plot {
   /** options: `rows` ({label}), `columns` (their number), `getValue(row, column)` as a share of the greatest,
    * null for unknown, `describe(row, column)`, lines, `pick(column, row)`, `label`. */
   constructor(root, options) {
-    Object.assign(this, { picked: -1, hover: null }, options);
-    this.canvas = make("canvas", { role: "img", "aria-label": this.label, class: "heat" });
-    root.replaceChildren(this.canvas);
+    super(root, "heat", options.label, { picked: -1, ...options });
     this.size = Math.max(3, Math.min(20, Math.floor(HIGHEST / this.rows.length)));
     this.canvas.style.height = `${this.size * this.rows.length}px`;
-    this.painter = new Painter(this.canvas, (context, width, height) => this.draw(context, width, height));
-    this.listen();
   }
-  listen() {
-    const find = event => {
-      const { left, top, width } = this.canvas.getBoundingClientRect();
-      const column = Math.floor((event.clientX - left - GUTTER) / ((width - GUTTER) / this.columns));
-      const row = Math.floor((event.clientY - top) / this.size);
-      return this.rows[row] && column >= 0 && column < this.columns ? [row, column] : null;
-    };
-    this.canvas.addEventListener("pointermove", event => {
-      this.hover = find(event);
-      showTip(this.hover && [this.rows[this.hover[0]].label, ...this.describe(...this.hover)], event.clientX,
-        event.clientY);
-      this.painter.ask();
-    });
-    this.canvas.addEventListener("pointerleave", () => {
-      this.hover = null;
-      showTip(null);
-      this.painter.ask();
-    });
-    this.canvas.addEventListener("click", event => {
-      const found = find(event);
-      if (found) this.pick?.(found[1], found[0]);
-    });
+  find(x, y) {
+    const column = Math.floor((x - GUTTER) / ((this.canvas.clientWidth - GUTTER) / this.columns));
+    const row = Math.floor(y / this.size);
+    return this.rows[row] && column >= 0 && column < this.columns ? [row, column] : null;
+  }
+  tell([row, column]) { return [this.rows[row].label, ...this.describe(row, column)]; }
+  release() {
+    if (this.hover) this.pick?.(this.hover[1], this.hover[0]);
   }
   draw(c, width, height) {
     const colours = getColours(), cell = (width - GUTTER) / this.columns, { size } = this;

@@ -56,12 +56,9 @@ export const listenToPointer = timeline => {
     const [x, y] = place(event);
     timeline.pointer = x;
     if (fingers.has(event.pointerId)) fingers.set(event.pointerId, x);
-    if (pinched)
-      pinch(timeline, pinched, [...fingers.values()]);
-    else if (press)
-      drag(timeline, press, x, y);
-    else
-      point(timeline, x, y, event);
+    if (pinched) pinch(timeline, pinched, [...fingers.values()]);
+    else if (press) drag(timeline, press, x, y);
+    else point(timeline, x, y, event);
   });
   const release = event => {
     canvas.classList.remove("pans");
@@ -85,8 +82,7 @@ export const listenToPointer = timeline => {
       timeline.zoom(Math.exp(turn * .0045), timeline.getTime(Math.max(x, GUTTER)), false);
     else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
       timeline.pan((event.deltaX || event.deltaY) / 900, false);
-    else
-      return;
+    else return;
     event.preventDefault();
   }, { passive: false });
 };
@@ -151,10 +147,8 @@ const hold = key => {
   held.add(key);
   // A tap, too, is seen.
   const [zoom, pan] = HELD[key];
-  if (zoom)
-    active.zoom(Math.exp(zoom * .07), getPointedTime(active), false);
-  else
-    active.pan(pan * .05, false);
+  if (zoom) active.zoom(Math.exp(zoom * .07), getPointedTime(active), false);
+  else active.pan(pan * .05, false);
 };
 /** Say what keys, mouse and fingers do. */
 export const showHelp = () => find("#help").showModal();
@@ -188,12 +182,9 @@ document.addEventListener("keydown", event => {
   if (isArrow &&
     (document.activeElement !== active.box || active.box.classList.contains("scrolls") && HELD[key][0]))
     return;
-  if (HELD[key])
-    hold(key);
-  else if (TAPPED[event.key])
-    TAPPED[event.key](active);
-  else
-    return;
+  if (HELD[key]) hold(key);
+  else if (TAPPED[event.key]) TAPPED[event.key](active);
+  else return;
   event.preventDefault();
 });
 document.addEventListener("keyup", event => { held.delete(ARROWS[event.key] || event.key.toLowerCase()); });

@@ -3,7 +3,7 @@
 import { markMoment } from "./cards.js";
 import { BarChart } from "./chart.js";
 import { find, make, Painter } from "./dom.js";
-import { countNoun, formatSpan, formatTime } from "./format.js";
+import { capitalize, countNoun, formatSpan, formatTime } from "./format.js";
 import { sumGrid } from "./groups.js";
 import { getRampColour, HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
@@ -155,12 +155,13 @@ export const showIterations = data => {
     const most = lanes.length > SHOWN
       ? "; the four that others wait for most, and the four that are waited for least"
       : "";
-    find("#iteration-title").textContent = `${nameColumn(data, column)[0].toUpperCase()}${
-      nameColumn(data, column).slice(1)}: ${formatSpan(begin, end)}${most}`;
+    const name = capitalize(nameColumn(data, column));
+    const time = [begin, end].map(one => (one / 1e9).toFixed(6)).join(":");
+    find("#iteration-title").textContent = `${name}: ${formatSpan(begin, end)}${most}`;
     find("#iteration-note").textContent = isCarried
       ? ""
-      : `Single events of this time are not on this page: nsys2prv report … --time ${
-          (begin / 1e9).toFixed(6)}:${(end / 1e9).toFixed(6)} --html FILE makes one that has them.`;
+      : "Single events of this time are not on this page: " +
+        `nsys2prv report … --time ${time} --html FILE makes one that has them.`;
     new Timeline(find("#iteration-timeline"), data, {
       lanes: shown,
       detailed: shown.length > 4 ? new Set(shown.slice(0, 1)) : null,

@@ -6,9 +6,7 @@ import { showWhole } from "./whole.js";
 
 root.classList.add("js");
 const [data] = await loadJobs();
-if (find("#whole"))
-  showWhole(data);
-else
-  showCards(data, null);
+if (find("#whole")) showWhole(data);
+else showCards(data, null);
 prepareButtons();
 reportReady();

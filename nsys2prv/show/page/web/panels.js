@@ -63,8 +63,9 @@ export const showKernelMaps = (data, pick) => {
     const which = shown.length < lanes.length
       ? `; the ${MANY} of ${formatCount(lanes.length)} ranks that differ most from the median`
       : "";
-    find("#kernel-scale").textContent = `mean duration: ${formatTime(low)} (dark) to ${
-      formatTime(high)} (light), median of ${countNoun(lanes.length, "rank")} ${formatTime(middle)}${which}`;
+    const scale = `${formatTime(low)} (dark) to ${formatTime(high)} (light)`;
+    const median = `median of ${countNoun(lanes.length, "rank")} ${formatTime(middle)}`;
+    find("#kernel-scale").textContent = `mean duration: ${scale}, ${median}${which}`;
     new HeatMap(find("#kernel-map"), {
       rows: shown.map(lane => ({ label: data.describeLane(lane) })),
       columns: map.columns,

@@ -3,7 +3,7 @@
 import { describeEvent, findLast } from "./describe.js";
 import { make, makeButton } from "./dom.js";
 import { countNoun, formatCount, formatShare, formatSpan, formatTime } from "./format.js";
-import { measureShares } from "./shares.js";
+import { measureShares, remember } from "./shares.js";
 import { makeCopyButtons, makeTable } from "./tables.js";
 
 /** What events of a class are. */
@@ -40,19 +40,8 @@ export const sumUp = (data, lanes, begin, end) => {
   const covered = new Map();
   const add = (order, sort, name, time, length = null, wait = 0) => {
     const key = `${sort}\n${name}`;
-    const row = rows.get(key) ??
-      rows
-        .set(key, {
-          order,
-          sort,
-          name,
-          time: 0,
-          count: length === null ? null : 0,
-          whole: 0,
-          longest: length,
-          wait: 0
-        })
-        .get(key);
+    const none = { order, sort, name, time: 0, whole: 0, longest: length, wait: 0 };
+    const row = remember(rows, key, () => ({ ...none, count: length === null ? null : 0 }));
     row.time += time;
     row.wait += wait;
     if (length !== null) {
@@ -96,9 +85,17 @@ export const sumUp = (data, lanes, begin, end) => {
   const list = [...rows.values()]
                  .filter(row => row.time || row.count)
                  .sort((one, two) => one.order - two.order || two.time - one.time);
-  const columns = [["sort", "what", row => row.sort, true], ["name", "name", row => row.name, true], ["time_ns", "time", row => Math.round(row.time)], ["share", "share", row => row.time / all],
-    ...isWhole ? [["count", "count", row => row.count], ["mean_ns", "mean", row => row.count ? row.whole / row.count : null], ["longest_ns", "longest", row => row.longest]] : [],
-    ...list.some(row => row.wait) ? [["wait_ns", "of it waiting", row => row.wait || null]] : []];
+  const columns = [
+    ["sort", "what", row => row.sort, true],
+    ["name", "name", row => row.name, true],
+    ["time_ns", "time", row => Math.round(row.time)],
+    ["share", "share", row => row.time / all]
+  ];
+  if (isWhole)
+    columns.push(["count", "count", row => row.count],
+      ["mean_ns", "mean", row => row.count ? row.whole / row.count : null],
+      ["longest_ns", "longest", row => row.longest]);
+  if (list.some(row => row.wait)) columns.push(["wait_ns", "of it waiting", row => row.wait || null]);
   return {
     columns: columns.map(([name, head, get, isText]) => [name, head, list.map(get), isText]),
     isWhole,
@@ -147,16 +144,19 @@ export class Panel {
     const table = rows ? makeTable(columns) : null;
     const bin = formatTime(data.duration / data.binCount);
     const time = [begin, end].map(one => (one / 1e9).toFixed(6)).join(":");
+    const shares = covered.map(([sort, share]) => `${sort} ${formatShare(share)}`).join(", ");
     const says = isWhole
-      ? `By all events. ${
-          covered.map(([sort, share]) => `${sort} ${formatShare(share)}`)
-            .join(
-              ", ")} of the time; mean and longest are of whole events, calls those of threads that drive GPUs.`
-      : `Not all events of this time are on this page: shares of time by bins of ${
-          bin}. Single events: nsys2prv report … --time ${time} --html FILE`;
-    this.body.replaceChildren(make("p", { class: "tools" }, ...area ? [makeButton("zoom to it", "show only the selected time (z)", () => timeline.zoomToArea()),
-      makeButton("clear", "select nothing (Escape)", () => timeline.clear())] : [], ...table ? makeCopyButtons(table, what) : [], make("span", {}, says)),
-    make("div", { class: "wide tall", tabindex: "0" }, table ?? "Nothing is recorded here."));
+      ? `By all events. ${shares} of the time; ` +
+        "mean and longest are of whole events, calls those of threads that drive GPUs."
+      : `Not all events of this time are on this page: shares of time by bins of ${bin}. ` +
+        `Single events: nsys2prv report … --time ${time} --html FILE`;
+    const buttons = area ? [
+      makeButton("zoom to it", "show only the selected time (z)", () => timeline.zoomToArea()),
+      makeButton("clear", "select nothing (Escape)", () => timeline.clear())
+    ] : [];
+    if (table) buttons.push(...makeCopyButtons(table, what));
+    this.body.replaceChildren(make("p", { class: "tools" }, ...buttons, make("span", {}, says)),
+      make("div", { class: "wide tall", tabindex: "0" }, table ?? "Nothing is recorded here."));
   }
   /** Show the selected event, its launch and its collective on all ranks; null for none. */
   show(found) {
@@ -195,8 +195,7 @@ export class Panel {
         ...fields.map(([field, value]) => make("div", {}, make("dt", {}, field), make("dd", {}, value)))),
       table &&
         make("p", {},
-          `Its collective, on the ${
-            formatCount(members.length)} ranks that are on this page, last to come first`),
+          `Its collective, on the ${formatCount(members.length)} ranks on this page, last to come first`),
       table && make("div", { class: "wide tall", tabindex: "0" }, table)]
         .filter(Boolean));
   }

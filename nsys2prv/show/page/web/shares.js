@@ -1,6 +1,8 @@
 // Shares of the parts of time that fill a time of a lane: of single events where they are on the page,
 // elsewhere of bins.
 
+import { findFirst } from "./data.js";
+
 /** The byte of a part that has all of a bin's time. */
 export const FULL = 250;
 
@@ -51,14 +53,7 @@ class Division {
   /** Add the time of each part before a time to sums, times a factor. */
   addUntil(time, factor, into) {
     const { pieces, sums, count } = this;
-    let low = 0, high = pieces.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (pieces[middle].begin < time)
-        low = middle + 1;
-      else
-        high = middle;
-    }
+    const low = findFirst(pieces, piece => piece.begin >= time);
     for (let part = 0; part < count; part++) into[part] += factor * sums[low * count + part];
     if (low && pieces[low - 1].end > time)
       into[pieces[low - 1].part] -= factor * (pieces[low - 1].end - time);

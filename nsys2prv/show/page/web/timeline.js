@@ -39,7 +39,8 @@ export class Timeline {
     this.canvas = make("canvas", { role: "img", "aria-label": label });
     this.spacer = make("div", { class: "spacer" });
     const keys =
-      "Keys: w and s zoom, a and d move, 0 shows the first view, comma and point step through events, n and N through those of the same name, z shows the selection, Escape clears it, slash searches.";
+      "Keys: w and s zoom, a and d move, 0 shows the first view, comma and point step through events, " +
+      "n and N through those of the same name, z shows the selection, Escape clears it, slash searches.";
     this.box = make("div", {
       class: "tl-box",
       tabindex: "0",
@@ -73,7 +74,8 @@ export class Timeline {
       : null;
     const bar = make("div", { class: "tl-bar" }, makeButton("−", "zoom out (s)", () => this.zoom(1 / .6)),
       makeButton("+", "zoom in (w)", () => this.zoom(.6)),
-      makeButton("◂", "earlier (a)", () => this.pan(-.3)), makeButton("▸", "later (d)", () => this.pan(.3)),
+      makeButton("◂", "earlier (a)", () => this.pan(-.3)),
+      makeButton("▸", "later (d)", () => this.pan(.3)),
       makeButton("reset", "back to the first view (0)", () => this.show(...this.home)),
       makeButton("select", "drag over time and ranks to select them (Shift+drag, or drag on the axis)",
         event => {
@@ -238,21 +240,15 @@ export class Timeline {
   /** Show the selected time only, or the selected event. */
   zoomToArea() {
     const { track, i } = this.selected ?? {};
-    if (this.area)
-      this.show(this.area.begin, this.area.end);
-    else if (track)
-      this.show(track.begin[i], track.end[i]);
+    if (this.area) this.show(this.area.begin, this.area.end);
+    else if (track) this.show(track.begin[i], track.end[i]);
   }
   click(found) {
     if (!found) return this.clear();
-    if (found.row.type === "group")
-      this.toggleGroup(found.row.group);
-    else if (found.gutter)
-      this.toggleLane(found.row.lane);
-    else if (found.track)
-      this.select(found);
-    else
-      this.clear();
+    if (found.row.type === "group") this.toggleGroup(found.row.group);
+    else if (found.gutter) this.toggleLane(found.row.lane);
+    else if (found.track) this.select(found);
+    else this.clear();
   }
   /** Select the event before or behind the selected one; without one the first in the view. */
   step(by) {
