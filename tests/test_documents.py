@@ -1,4 +1,4 @@
-"""Documents say what is so: pages that are made, links, what is quoted."""
+"""Test documents: generated pages, links, quotations, commands."""
 
 import ast
 import contextlib

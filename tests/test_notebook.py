@@ -1,4 +1,4 @@
-"""The notebook of the documents runs, and shows what it says."""
+"""The notebook of the documents runs, and shows its stored outputs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The recipes for Spack and for containers ask for what the package needs."""
+"""The recipes for Spack and for containers install what the package needs."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The sample reports: what was put in comes out, and nothing that must not."""
+"""The sample reports contain what was put in, and nothing private."""
 
 import re
 import sqlite3

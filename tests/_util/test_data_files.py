@@ -1,4 +1,4 @@
-"""Files of data that come with the package, parsed while it is built or when they are needed."""
+"""Test data files of the package, parsed while it is built or on demand."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location

@@ -1,4 +1,4 @@
-"""What others' libraries print of damaged data is not shown."""
+"""Output of libraries about damaged data is not shown."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 class Bar:
-    """Stands for tqdm's; notes the phase and the place (`n`) after each change."""
+    """Replaces tqdm's bar; notes the phase and the place (`n`) after each change."""
 
     made: list[Bar]
 

@@ -1,4 +1,4 @@
-"""How many threads numeric libraries have, in workers and beside them."""
+"""Test the number of threads of numeric libraries, in workers and elsewhere."""
 
 import os
 

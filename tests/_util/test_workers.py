@@ -1,4 +1,4 @@
-"""Whoever does the work, the bytes are the same; a lost worker ends it in one line."""
+"""The bytes are the same with all engines; a lost worker ends the run in one line."""
 
 import os
 import shutil
@@ -179,7 +179,7 @@ def die(task: int) -> int:
 
 
 def test_what_fails_ends_threads_after_their_work() -> None:
-    """Tasks under way end before the temporary folder is removed; those that wait are not begun."""
+    """Running tasks end before the temporary folder is removed; waiting ones do not start."""
     begun, go_on, over = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -212,7 +212,7 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
 
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
-    """And what uses the temporary folder is over before the folder is removed."""
+    """All users of the temporary folder end before it is removed."""
     with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ensure_end():
         for _ in range(3):
             pool.executor.submit(work_for_ever, tmp_path)
@@ -267,7 +267,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 class Failing(Executor):
-    """Cannot start a worker, or takes no task, as an executor whose worker ended does."""
+    """Cannot start a worker, or takes no task, like an executor with a dead worker."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

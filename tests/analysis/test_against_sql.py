@@ -1,5 +1,5 @@
-"""Figures of the analyses equal what plain SQL and plain Python find in the exports: on the
-samples, and on a folder of real exports.
+"""Compare figures of the analyses with plain SQL and plain Python on the exports: on the samples,
+and on a folder of real exports.
 """
 
 import re
@@ -202,7 +202,8 @@ def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
 
 
 def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Check efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
+    """Check efficiencies and overlap of jobs in which every (process, device) is a GPU of its
+    own."""
     by_device = [sets for export in exports for _, sets in sorted(read_device_work(export).items())]
     # The time that only helpers have is not the job's.
     elapsed = job.describe()["job_ns"]

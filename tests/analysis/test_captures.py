@@ -1,5 +1,5 @@
-"""Replayed graphs: their work counts in the NVTX ranges that were open when it was captured, and NCCL's
-kernels are of the calls that were captured.
+"""Test replayed graphs: their work counts in the NVTX ranges that were open during the capture, and
+NCCL kernels belong to the captured calls.
 """
 
 import sqlite3
@@ -108,8 +108,8 @@ REPLAYS = 10
 
 
 def make_rank(pid: int, late: int, is_recorded: bool, at_end: bool) -> Rank:
-    """Return a rank that replays two collectives, of which the second is a copy's in half of the replays,
-    and comes late to the first of each replay (ns).
+    """Return a rank that replays two collectives, the second from a copy in half of the replays,
+    and arrives late at the first of each replay (ns).
     """
     rank, thread, nodes = Rank(pid), make_global_tid(pid, pid), []
     rank.names += ("ncclDevKernel_AllGather_RING_LL()", "cudaStreamEndCapture_v10000")
@@ -148,7 +148,7 @@ def make_rank(pid: int, late: int, is_recorded: bool, at_end: bool) -> Rank:
 def test_replayed_kernels_of_nccl_are_of_the_captured_calls(
     tmp_path: Path, is_recorded: bool, at_end: bool
 ) -> None:
-    """Also on a rank whose capture is not recorded, by what ends together."""
+    """Also on a rank without a recorded capture, by simultaneous ends."""
     ranks = make_rank(4242, 0, True, at_end), make_rank(4243, 20_000, is_recorded, at_end)
     reports = [
         rank.write(tmp_path / f"r{at}" / f"rank{at}.sqlite") for at, rank in enumerate(ranks)
@@ -170,7 +170,7 @@ def test_replayed_kernels_of_nccl_are_of_the_captured_calls(
 
 
 def test_nodes_without_a_capture_are_matched_by_their_places_in_the_graphs(tmp_path: Path) -> None:
-    """On one stream collectives of all ranks and of pairs of them take turns."""
+    """On one stream, collectives of all ranks and of pairs of ranks take turns."""
     rng, free = np.random.default_rng(3), np.zeros(4)
     ranks, truth = [Rank(4242 + rank) for rank in range(4)], []
     for step in range(30):

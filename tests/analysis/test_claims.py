@@ -1,4 +1,4 @@
-"""What findings say is what the report's tables show."""
+"""Statements in findings agree with the report's tables."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ def test_calls_that_find_cuda_set_up_do_not_set_it_up(first: str, tmp_path: Path
 
 
 def test_launches_that_load_code(tmp_path: Path) -> None:
-    """Two kernels, each launched twice, of which the first launch takes long."""
+    """Two kernels, each launched twice, with a long first launch."""
     calls, rows = [], []
     for number, lasts in enumerate((20 * MS, 20 * MS, 10 * US, 10 * US)):
         begin = number * 25 * MS
@@ -218,7 +218,7 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
 def test_kernels_that_leave_a_gpu_without_work(
     grid: int, block: int, registers: int, shared: int, says: str, processors: int, tmp_path: Path
 ) -> None:
-    """On a GPU of 40 multiprocessors, or one of which nothing is known."""
+    """On a GPU with 40 SMs, or an unknown one."""
     size = dict.fromkeys(("gridY", "gridZ", "blockY", "blockZ"), 1)
     size |= {"gridX": grid, "blockX": block, "registersPerThread": registers}
     size |= {"staticSharedMemory": 0, "dynamicSharedMemory": shared}
@@ -241,7 +241,7 @@ def test_kernels_that_leave_a_gpu_without_work(
 
 @pytest.mark.parametrize("several", [1, 5])
 def test_nobody_waits_for_a_thread_that_only_looks(several: int, tmp_path: Path) -> None:
-    """The last call is of a watchdog, which looks every 0.7 ms."""
+    """The last call is from a watchdog, which polls every 0.7 ms."""
     mode = len(NAMES) + 1
     calls = [(at, at + 10 * US, LAUNCH) for at in range(0, 100 * MS, 5 * MS)]
     # Of several names: pauses are at several places.
@@ -345,8 +345,8 @@ def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["solver", "mpirun", "mpirun.mpich"])
 def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> None:
-    """A process waits for its child, or starts it, which may live for a tenth of the time alone; what
-    that does is recorded by its ranges alone.
+    """A process waits for its child, or starts it; the child may live for only a tenth of the time,
+    and only its ranges are recorded.
     """
     child, own = PID + 1, {"globalTid": make_global_tid(PID + 1, PID + 1)}
     tables = {
@@ -447,7 +447,7 @@ def make_states(*changes: tuple[int, int, int], state: int | None = None) -> lis
 
 @pytest.mark.parametrize("tid", [PID, PID + 9])
 def test_states_of_the_thread_or_of_another(tid: int, tmp_path: Path) -> None:
-    """The thread leaves the CPU at 20 ms and does not come back."""
+    """The thread leaves the CPU at 20 ms and does not return."""
     rows = make_states((0, 1, tid), (20 * MS, 0, tid), (100 * MS, 0, PID + 10))
     calls = [(99 * MS, 99 * MS + 10 * US, LAUNCH)]
     more = {"SCHED_EVENTS": rows, "NVTX_EVENTS": [make_nvtx_range(0, MS, "epoch", eventType=60)]}
@@ -483,7 +483,7 @@ def test_a_thread_without_further_events(state: int | None, end: int, tmp_path: 
 
 
 def test_what_a_process_leaves_is_no_gain(tmp_path: Path) -> None:
-    """Its threads end together, but for one, which frees what the process had."""
+    """Its threads end together, except one that frees the memory of the process."""
     ends = [20 * MS, 20 * MS + US, 20 * MS + US, 100 * MS]
     changes = [(at, at == 0, PID + number) for number, end in enumerate(ends) for at in (0, end)]
     rows = make_states(*sorted(changes))
@@ -576,8 +576,8 @@ def test_a_host_that_waits_for_another_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [59, 60])
 @pytest.mark.parametrize("layers", [1, 8])
 def test_ranges_name_pauses(layers: int, kind: int, tmp_path: Path) -> None:
-    """A host pauses before each launch, in push/pop or start/end ranges; those that differ in their
-    number alone share the pauses.
+    """A host pauses before each launch, in push/pop or start/end ranges. Ranges that differ only in
+    their number share the pauses.
     """
     calls, kernels, ranges = [], {}, []
     for number in range(64):

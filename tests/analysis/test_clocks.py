@@ -84,7 +84,7 @@ def test_an_exporter_that_recorded_is_named_once() -> None:
 
 @pytest.mark.slow
 def test_waits_below_the_clocks_bounds_are_marked() -> None:
-    """Of collectives within a host every wait counts, between hosts those above both bounds."""
+    """For collectives within a host every wait counts, between hosts those above both bounds."""
     with nsys2prv.open(SAMPLES["training"], quiet=True) as job:
         tables = job.analyse("collectives", "clocks")
     (bound,) = tables["clocks"].tables["hosts"].frame["error_bound_ns"].top_k(1)

@@ -1,5 +1,5 @@
-"""Reports that begin late, end early, or are ranges: what they do not cover is not idle time. All
-figures are written down here by the definitions, of jobs made by hand.
+"""Test reports that begin late, end early, or are ranges: the uncovered time is not idle time. All
+figures are written down here by the definitions, for jobs made by hand.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ def export_rank(
     barriers: Sequence[int] = (),
     times: str = "",
 ) -> Path:
-    """Write a report of a rank whose GPU computes at these times of the job (us). session: when its
-    capture starts and stops. launched: when the profiler launched the process. barriers: begins of
-    calls of 1 us. times: what `nsys export --times` was given.
+    """Write a report of a rank whose GPU computes at these times of the job (us). session: start
+    and stop of its capture. launched: time when the profiler launched the process. barriers: begins
+    of calls of 1 us. times: argument of `nsys export --times`.
     """
     begin, end = session or (0, 1000)
 

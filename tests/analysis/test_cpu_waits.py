@@ -1,4 +1,4 @@
-"""Waiting for CPUs: who lacks them, what that costs, and what is no such wait."""
+"""Test waits for CPUs: the ranks that wait, the cost, and other waits that do not count."""
 
 from pathlib import Path
 

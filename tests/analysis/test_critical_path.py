@@ -80,7 +80,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
 
 
 def test_figures_of_the_steady_state(tmp_path: Path) -> None:
-    """The tables have both; of each piece counts what lies in the steady state, here 500 to 1,500."""
+    """The tables have both; each piece counts within the steady state, here 500 to 1,500."""
     with open_job(
         make_two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
     ) as job:

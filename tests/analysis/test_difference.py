@@ -1,4 +1,6 @@
-"""Two runs of a program: whether they compare, what one has more of, in the terminal, as JSON and as a page."""
+"""Test two runs of a program: whether they are comparable, and the extra work of one, in the
+terminal, as JSON and as a page.
+"""
 
 import json
 from collections.abc import Mapping
@@ -173,7 +175,7 @@ def test_what_makes_up_for_a_cause() -> None:
 
 @pytest.mark.parametrize(("time", "is_said"), [(520, True), (480, False)])
 def test_clocks(time: int, is_said: bool) -> None:
-    """Kernels that are slower by the ratio of the clocks are said to be so; the clocks are a reserve."""
+    """Kernels slower by the ratio of the clocks are reported as such."""
     runs = (
         make_run(gpu_clocks_hertz=[1_980_000_000]),
         make_run({GEMM: {"time": time * US}}, gpu_clocks_hertz=[1_523_000_000]),
@@ -267,7 +269,7 @@ def test_equal_jobs_without_work_on_gpus() -> None:
 
 
 def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the sentence of the terminal and of JSON, and every table."""
+    """It contains the sentence of the terminal and of JSON, and every table."""
     json_file, page = tmp_path / "graphs.json", tmp_path / "diff.html"
     assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(json_file)]) == 0
     capsys.readouterr()

@@ -21,7 +21,7 @@ from nsys2prv.open_job import OpenJob
 
 
 class Whole:
-    """A job, and what its devices do."""
+    """A job, and the activity of its devices."""
 
     def __init__(self, reports: list[Path], folder: Path) -> None:
         self.folder, self.parts = folder, 0
@@ -136,7 +136,7 @@ def test_stacks_of_a_part_are_those_in_it(small: Whole, tmp_path: Path) -> None:
 
 
 def test_looking_at_the_whole_leaves_a_part_as_it_is() -> None:
-    """How far recordings reach is told by the whole job, which has files in the same folder."""
+    """The whole job, with files in the same folder, determines the ends of recordings."""
     with nsys2prv.open(SAMPLES / "graphs", cut=CutOptions(time="10%:90%")) as part:
         own = {run.path for run in part.reader.runs}
         content = {path: path.read_bytes() for path in own}

@@ -1,4 +1,4 @@
-"""Findings of jobs whose faults are known, and how findings are shown."""
+"""Test findings of jobs with known faults, and their display."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
-"""The frames of an opened job: its events in trace time, as they stand in the trace that the same
-reports are converted to.
+"""Test the frames of an opened job: its events in trace time, as in the trace converted from the
+same reports.
 """
 
 from collections import Counter

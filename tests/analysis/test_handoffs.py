@@ -1,5 +1,5 @@
-"""Jobs in which processes of a host wait for one by the operating system: who does not wait is named, if
-what it does is longer than usual or fills most of the time, and nobody where nothing shows who is waited for.
+"""Test jobs in which processes of a host wait for one in OS runtime calls. The awaited process is
+named if its work is longer than usual or fills most of the time; none is named without evidence.
 """
 
 from pathlib import Path

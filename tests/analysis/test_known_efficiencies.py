@@ -1,5 +1,5 @@
-"""Jobs made by hand whose figures are known beforehand: they are written down here, from the
-definitions, not from the program.
+"""Test jobs made by hand with known figures: they are written down here from the definitions, not
+from the program.
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]
 def test_kernels_that_communicate_count_as_those_of_nccl(
     two: dict[str, dict[str, Result]], tmp_path: Path
 ) -> None:
-    """As `two`, without what is not on GPUs, but with vLLM's kernel in the place of NCCL's."""
+    """Like `two`, without events outside GPUs, but with vLLM's kernel in place of NCCL's."""
     name = {"demangledName": CUSTOM, "shortName": CUSTOM}
     first = [
         make_kernel(0, 400),
@@ -379,7 +379,7 @@ def test_openmp_without_waiting_of_barriers(tmp_path: Path) -> None:
 
 
 def test_openmp_without_any_synchronization(tmp_path: Path) -> None:
-    """Where barriers are not recorded nothing tells threads that wait from those that work."""
+    """Without recorded barriers, waiting threads cannot be distinguished from working ones."""
     tables = {
         RUNTIME: [make_call(0, 0, 1), make_call(390, 400, 2)],
         "OPENMP_EVENT_KIND_PARALLEL": [make_openmp(100, 200)],

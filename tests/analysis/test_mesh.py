@@ -1,4 +1,4 @@
-"""Parallel groups: their names by what they do, and by `--mesh`."""
+"""Test parallel groups: their names by their communication, and by `--mesh`."""
 
 from collections import Counter
 from pathlib import Path

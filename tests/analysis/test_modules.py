@@ -56,7 +56,7 @@ MODULE = "{{'Module': 'net.{}', 'TrainableParams': {{'weight': [8, 4]}}, 'Inputs
 
 
 class Program:
-    """A process whose threads push ranges and launch kernels, one after another."""
+    """A process with threads that push ranges and launch kernels, one after another."""
 
     def __init__(self) -> None:
         self.nvtx, self.calls, self.kernels = [], [], []
@@ -88,7 +88,7 @@ class Program:
 
 
 def make_node(name: str, seq: int, within: Nested) -> tuple[str, Nested]:
-    """Return what autograd's engine pushes for an operator."""
+    """Return the range that autograd's engine pushes for an operator."""
     inner = (f"{name}, seq = {seq}, op_id = 2", within)
     return f"autograd::engine::evaluate_function: {name}, op_id = 1", [inner]
 
@@ -155,7 +155,7 @@ def test_backward_operators_have_the_module_of_their_forward(tmp_path: Path) -> 
 def test_ranges_of_the_backward_pass_join_those_of_their_name(
     tmp_path: Path, elsewhere: bool, path: str
 ) -> None:
-    """Where a name is in several places of the forward pass, nothing says which of them it is."""
+    """If a name is in several places of the forward pass, its place is unknown."""
     program = Program()
     program.run([("forward", [(f"layer_{layer}", [5]) for layer in (0, 1)])])
     program.run([("evaluate", [(f"layer_{layer}", [1]) for layer in (0, 1)])] if elsewhere else [])

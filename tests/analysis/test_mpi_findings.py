@@ -239,7 +239,8 @@ def test_ranks_that_take_turns_are_told_as_stages(tmp_path: Path) -> None:
 
 
 def test_ranks_meet_where_they_open_a_file(tmp_path: Path) -> None:
-    """Who comes late is named, not the call in which the others wait; and what all take then is told."""
+    """The late rank is named, not the call in which the others wait; and so is the time that all
+    take afterwards."""
     late, takes = 30 * STEP, 20 * STEP
     calls: list[list[tuple[str, int, int]]] = []
     for rank in range(RANKS):

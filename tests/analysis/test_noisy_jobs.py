@@ -1,5 +1,5 @@
-"""Who is blamed in jobs whose ranks draw other kernels, of other durations, and pause at random: a
-rank that is a few per cent slower in all its work, and nobody where nobody is.
+"""Test the blame in jobs whose ranks draw different kernels, with different durations, and pause at
+random: a rank that is a few percent slower in all its work, and no rank if none is.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ TRANSFER = 30 * US
 
 
 class Draw:
-    """What each rank does in each step: pauses of its host (ns), then kernels (numbers, ns)."""
+    """The work of each rank in each step: pauses of its host (ns), then kernels (numbers, ns)."""
 
     def __init__(self, seed: int, tail: float = 0, noise: float = 0.03) -> None:
         """tail: of the pauses, if they are heavy-tailed."""
@@ -59,7 +59,7 @@ class Draw:
         return int((np.max(work, axis=0) + TRANSFER).sum())
 
     def measure_gain(self) -> float:
-        """Return what the job gains without its slow rank, by a rerun."""
+        """Return the savings without the slow rank, by a rerun."""
         with_slow, slower = self.measure(), self.slower
         self.slower = 1.0
         gain = 1 - self.measure() / with_slow

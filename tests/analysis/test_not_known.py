@@ -1,4 +1,4 @@
-"""What is not known is no number: neither 0, nor part of a sum."""
+"""Unknown values have no number: neither 0, nor part of a sum."""
 
 import shutil
 import sqlite3
@@ -81,7 +81,7 @@ def test_no_other_host_is_told_of_for_a_gpu_without_one(tmp_path: Path) -> None:
 def test_bytes_are_of_the_calls_whose_size_is_known(
     sizes: tuple[int | None, ...], known: int | None, lacking: int | None, tmp_path: Path
 ) -> None:
-    """How many lack one is told."""
+    """The number of calls without a size is reported."""
     thread = {"globalTid": make_global_tid(7), "commHandle": 1, "tag": 1, "remoteRank": 1}
     calls = [
         {**thread, "start": 100 * at, "end": 100 * at + 50, "textId": 1, "size": size}

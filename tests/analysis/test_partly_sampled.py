@@ -1,4 +1,4 @@
-"""GPUs whose metrics stop, or begin late: said so, and compared over common time alone."""
+"""GPUs whose metrics stop or begin late are reported, and compared only over common time."""
 
 from collections.abc import Sequence
 from itertools import chain

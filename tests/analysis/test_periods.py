@@ -73,7 +73,7 @@ def test_the_first_iteration_may_differ() -> None:
 
 
 def test_kinds_of_kernels_may_differ_a_little() -> None:
-    """As where a library chooses among several."""
+    """For example if a library chooses among several kernels."""
     names = STEP * 30
     for place in RNG.choice(len(names), len(names) // 40, replace=False).tolist():
         names[place] = int(RNG.integers(40, 60))
@@ -96,7 +96,7 @@ def test_layers_of_one_pass_and_micro_batches_of_one_step_are_no_iterations() ->
 
 
 def test_a_host_that_only_launches() -> None:
-    """Tiny units, very many, and those with others in them are no layers."""
+    """Tiny units, very many, and units that contain others are not layers."""
     assert find_edges(make_events([9, *[1, 2] * 20])) == [*range(1, 42, 2)]
     layers = find_edges(make_events([9, *LAYER * 200]))
     assert layers == [*range(1, 1202, 6)]

@@ -126,7 +126,7 @@ def test_serialisation_is_never_worse_than_what_was_measured(tmp_path: Path) -> 
 
 
 def test_the_output_layer_of_the_last_stage_is_spread(tmp_path: Path) -> None:
-    """It is work that no other stage has; a smaller one is usual, and nobody's fault."""
+    """It is work that no other stage has; a smaller one is usual and not reported."""
     work = [WORK] * STAGES
     small, large = (
         list_findings(make_folder(tmp_path / f"{head}"), work, told=True, head=head)

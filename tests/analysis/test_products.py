@@ -1,4 +1,6 @@
-"""Products: their operations by the shapes in NVTX texts, and what that is of what the GPU can do."""
+"""Test products: their operations from the shapes in NVTX texts, and their share of the GPU's
+capability.
+"""
 
 from pathlib import Path
 
@@ -204,7 +206,8 @@ def test_products_have_speeds(tmp_path: Path) -> None:
 
 
 def test_a_product_far_below_its_shape_is_a_finding(tmp_path: Path) -> None:
-    """A product takes 10 times what its shape allows, the others 1.25 times: the gain is with that."""
+    """A product takes 10 times as long as its shape allows, the others 1.25 times: the savings
+    assume that rate."""
     ideal = [flop / 989e3 for flop in (2 * 8192**3, 8192**3)]
     texts = [text for text, _, _ in RANGES[:2]]
     lasts = [int(1.25 * ideal[0]), int(10 * ideal[1])]

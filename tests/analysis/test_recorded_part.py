@@ -1,4 +1,4 @@
-"""Nothing is claimed of what is not the program's, or was not recorded."""
+"""Nothing is claimed about other programs, or about unrecorded events."""
 
 import re
 from pathlib import Path
@@ -202,7 +202,7 @@ def write_iterations(
 def test_nothing_is_claimed_after_the_last_recorded_call(
     told_by: str, thread: int, what: str, tmp_path: Path
 ) -> None:
-    """Of 60 iterations the calls of 20 are recorded, to 193 ms."""
+    """The calls of 20 of 60 iterations are recorded, to 193 ms."""
     with nsys2prv.open(write_iterations(tmp_path, told_by=told_by, thread=thread)) as job:
         result = job.analyse("findings")["findings"]
         (note,) = (one for one in job.quality if one.kind == "calls_end")
@@ -325,7 +325,8 @@ def test_the_end_of_a_recording_is_that_of_the_whole_job_in_a_part_of_it(
 def test_mpi_calls_that_end_before_those_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of rank 1 no call of MPI is recorded after 40 ms, though rank 0 makes collective calls up to 100."""
+    """Rank 1 has no recorded MPI call after 40 ms, although rank 0 makes collective calls up to
+    100."""
 
     def write(rank: int, until: int, finalizes: bool) -> Path:
         thread = {"globalTid": make_global_tid(PID + rank, PID + rank)}

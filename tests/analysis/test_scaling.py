@@ -1,4 +1,4 @@
-"""Figures of runs beside each other: what scalability is made of, and what is not compared."""
+"""Compare figures of runs: the factors of scalability, and runs that are not comparable."""
 
 import sqlite3
 import statistics

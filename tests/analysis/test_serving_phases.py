@@ -1,4 +1,4 @@
-"""Phases of serving: what the texts of steps say, and how long they take."""
+"""Test phases of serving: the texts of steps, and their durations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A study as text, table, page and TALP's files says what its figures are, no more and no less."""
+"""A study as text, table, page and TALP files describes its figures, no more and no less."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Transfers of NCCL by size: latency and bandwidth by a fit, and what links can do."""
+"""Test NCCL transfers by size: latency and bandwidth by a fit, and the capability of links."""
 
 from pathlib import Path
 

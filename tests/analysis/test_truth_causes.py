@@ -1,4 +1,4 @@
-"""The causes that were put into the first sample come out as findings, with what they cost."""
+"""The causes built into the first sample are reported as findings, with their costs."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""MPI that is not in the reports: asked for and not recorded, not asked for but in CPU stacks, and
-what Nsight Systems never records.
+"""Test MPI missing from the reports: requested and not recorded, not requested but in CPU stacks,
+and calls that Nsight Systems never records.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Of many ranks the least, the mean, the greatest and the worst are printed."""
+"""For many ranks the minimum, the mean, the maximum and the worst are printed."""
 
 import polars as pl
 

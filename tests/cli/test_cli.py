@@ -147,8 +147,8 @@ def test_kinds_asked_for_and_absent_are_a_warning(
 
 @pytest.mark.slow
 def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path: Path) -> None:
-    """NCCL's kernels belong to its calls, and copies to kernels, but neither are all that the rows
-    hold.
+    """NCCL's kernels belong to its calls, and copies to kernels, but the rows contain more than
+    these.
     """
     for words, there, gone in (
         ("-nccl", (63000006, 63000007, 63000001, 9600), (9500,)),

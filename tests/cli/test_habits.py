@@ -1,4 +1,4 @@
-"""What people type who know other tools is answered with what does the same here."""
+"""Commands and options of other tools are answered with the equivalent here."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Command lines that people get wrong are answered with what they probably meant; folders and
-patterns are reports.
+"""Wrong command lines are answered with the probably intended ones; folders and patterns are
+reports.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""`nsys2prv quality`: what a capture lacks, and the command that records it."""
+"""Test `nsys2prv quality`: missing data of a capture, and the command that records it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What `--json` writes is as its JSON Schemas say, which are made from the classes."""
+"""The output of `--json` conforms to its JSON Schemas, which are made from the classes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `study`: what it writes, and what it says of arguments that cannot mean what they say."""
+"""Test the command `study`: its output, and its answers to impossible arguments."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_comparing_in_a_report_leads_to_the_study(capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_traces_of_the_focus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace lasts as long as the part of the run that the study is of."""
+    """A trace lasts as long as the focus of its run."""
     monkeypatch.chdir(tmp_path)
     runs = [str(SAMPLES / name) for name in ("training", "cluster")]
     assert main(["study", *runs, "--cut", "cut", "--json", "s.json", "-q"]) == 0
@@ -162,7 +162,7 @@ def test_what_is_chance_is_no_reason() -> None:
 
 
 def test_low_factors_are_explained_by_findings() -> None:
-    """Of the largest run; what no finding explains is said to be so."""
+    """For the largest run; factors without an explaining finding are named as such."""
     content = make_study_data()
     straggler = {**FINDING, "kind": "straggler", "title": "Rank 1 is late.", "share": 0.2}
     content["runs"][-1]["findings"] = [straggler]

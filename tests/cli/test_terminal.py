@@ -1,4 +1,4 @@
-"""What people see: on a terminal of any width nothing is left out, broken, or escaped."""
+"""On a terminal of any width nothing is left out, broken, or escaped."""
 
 import random
 import re

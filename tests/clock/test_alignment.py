@@ -201,8 +201,8 @@ def test_ends_that_messages_contradict_are_not_used() -> None:
 
 
 def test_ends_that_scatter_by_milliseconds_are_not_taken_for_one_moment() -> None:
-    """As where ranks share cores, and leave a collective when they are on one again: nobody ends
-    before the last has begun, and that is all that is known.
+    """For example if ranks share cores, and leave a collective when they get one again: no member
+    ends before the last has begun, and nothing else is known.
     """
     for seed in range(5):
         rng = np.random.default_rng(seed)

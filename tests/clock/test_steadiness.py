@@ -1,5 +1,5 @@
-"""Bounds where hosts are worse than usual: ends that come late by chance, clocks whose rate
-changes, bursts before a silence.
+"""Test bounds for unusually bad hosts: late ends by chance, clocks with changing rates, bursts
+before a silence.
 """
 
 import numpy as np

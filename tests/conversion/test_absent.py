@@ -1,5 +1,5 @@
-"""What a trace lacks: kinds that no report holds, work on GPUs that is not there or was not asked
-for.
+"""Test data missing from a trace: kinds that no report contains, GPU work that is absent or was not
+selected.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Clocks of hosts aligned: generated jobs whose clocks are known, through the whole conversion; and
-what is left alone.
+"""Align clocks of hosts in generated jobs with known clocks, through the whole conversion; and
+check what must stay unchanged.
 """
 
 import sqlite3

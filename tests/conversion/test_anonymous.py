@@ -1,6 +1,5 @@
-"""`--anonymous`: nothing that tells of users, machines and programs is in any output, and the figures
-stay.
-"""
+"""`--anonymous`: no output identifies users, machines and programs, and the figures are
+unchanged."""
 
 import gzip
 import json

@@ -203,7 +203,8 @@ def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_launches_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
-    """Without them a trace is the same in all else; analyses beside it, which need them, add nothing."""
+    """Without them a trace is otherwise the same; analyses run with it, which need them, add
+    nothing."""
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
 
     def write(name: str, **options: object) -> tuple[str, Summary]:
@@ -242,7 +243,7 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
 
 
 def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
-    """In place of attributes that are written where they are asked for."""
+    """In place of attributes that are written on request."""
     prv, rows = tmp_path / "o.prv", [make_kernel(5, 9, gridX=3, blockX=32, registersPerThread=40)]
     reports = [make_export(tmp_path / "r.sqlite", {KERNEL: rows})]
     usual, _ = convert_and_read(reports, prv, cut=CutOptions())

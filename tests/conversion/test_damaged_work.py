@@ -151,7 +151,7 @@ def test_any_operation_of_a_stream_may_be_damaged(
 
 
 def run_branches(tables: Tables) -> None:
-    """One graph, whose nodes run at once; the next one is launched after."""
+    """Run one graph with concurrent nodes; the next one is launched afterwards."""
     for number in range(5, 12):
         tables[KERNEL][number] |= {"correlationId": 5, "graphNodeId": number}
     last_longer(tables, KERNEL, 5)

@@ -1,5 +1,5 @@
-"""Rows whose times are far outside of their report's capture: left out, counted and named; they
-move nothing else.
+"""Rows with times far outside their report's capture are left out, counted and named; they change
+nothing else.
 """
 
 import shutil

@@ -156,7 +156,7 @@ def test_ranks_of_a_cut_keep_their_helpers(wrapped: Path, tmp_path: Path) -> Non
 
 
 def write_daemon(path: Path) -> Path:
-    """Write a report of a daemon that does nothing of what ranks do."""
+    """Write a report of a daemon without any work of ranks."""
     thread = make_global_tid(90, 90)
     tables: dict[str, list[Row]] = {
         "StringIds": make_strings("poll"),

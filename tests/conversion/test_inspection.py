@@ -1,6 +1,5 @@
-"""Reports are looked at by workers as by this process: in their order, and what is wrong with one
-is one line that names it.
-"""
+"""Workers and this process inspect reports alike: in order, with one line about an unreadable
+one."""
 
 from pathlib import Path
 
@@ -17,7 +16,7 @@ TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").gl
 
 
 def truncate_report(report: Path, copy: Path) -> Path:
-    """Write a report of which the second half is missing."""
+    """Write a report without its second half."""
     content = report.read_bytes()
     copy.write_bytes(content[: len(content) // 2])
     return copy

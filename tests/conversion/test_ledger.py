@@ -39,7 +39,7 @@ DAMAGE = (
 
 
 def check_ledger(summary: Summary, prv: Path) -> None:
-    """Check that the ledger balances, and that what it counts as written is what the trace holds."""
+    """Check that the ledger balances, and that the trace contains what it counts as written."""
     assert summary.ledger.missing == {}
     assert not any("not accounted for" in warning for warning in summary.warnings)
     trace = cut_filter.parse_trace(prv)

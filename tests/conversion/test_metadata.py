@@ -1,5 +1,5 @@
-"""What stands beside a trace about its making: inputs, options, clocks, and the account of rows;
-and what must not stand there.
+"""Test the file beside a trace about its making: inputs, options, clocks, and the account of rows;
+and data that must not be in it.
 """
 
 import hashlib

@@ -1,4 +1,5 @@
-"""The quality of the capture: what reports lack is said once, in both commands, and is true."""
+"""Test capture quality: missing data of reports is reported once, in both commands, and
+correctly."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Traces of the same reports lie on the same timeline, whatever kinds of events were asked for."""
+"""Traces of the same reports have the same timeline, whatever kinds of events are selected."""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""The closing summary: short where nothing is wrong, complete with --verbose, and beside the trace."""
+"""The closing summary is short without problems, complete with --verbose, and saved beside the
+trace.
+"""
 
 import importlib
 import json

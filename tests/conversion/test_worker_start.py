@@ -1,6 +1,4 @@
-"""What a small job does not need is not imported and not started, and what starts does so without
-detours.
-"""
+"""A small job imports and starts nothing unnecessary, and starts without detours."""
 
 import json
 import subprocess

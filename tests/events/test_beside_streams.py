@@ -116,7 +116,7 @@ def test_messages_of_ucx_lead_from_submission_to_completion(tmp_path: Path) -> N
 
 
 def test_ucx_beside_kernels(tmp_path: Path) -> None:
-    """Operations under way at once count once; computation beside them is said."""
+    """Concurrent operations count once; overlapping computation is reported."""
     operation = {"globalTid": make_global_tid(PID), "textId": 4, "packedSize": 64}
     tables = {
         "UCP_PROGRESS_EVENTS": [

@@ -16,7 +16,7 @@ RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_A
 
 
 def find_exports_with_events() -> list[Path]:
-    """Return exports that hold CUDA events with their calls."""
+    """Return exports with CUDA events and their calls."""
     result = list(SAMPLES)
     for path in EXPORTS:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:

@@ -1,4 +1,6 @@
-"""CUDA rows made by hand: copies between and within GPUs, what synchronizations concern, launches."""
+"""Test CUDA rows made by hand: copies between and within GPUs, the objects of synchronizations,
+launches.
+"""
 
 from pathlib import Path
 
@@ -68,7 +70,7 @@ def test_a_copy_is_between_gpus_only_if_these_differ(
 def test_what_a_synchronization_is_of(
     function: str, stream: int, event: int, expected: tuple[int | None, int | None], tmp_path: Path
 ) -> None:
-    """The columns have other numbers where the synchronization is of no stream or event."""
+    """The columns have other numbers for a synchronization without stream or event."""
     row = {"start": 12, "end": 18, "deviceId": 0, "contextId": 1, "correlationId": 1}
     row |= {"streamId": stream, "eventId": event, "syncType": 1, "globalPid": make_global_pid()}
     tables = {

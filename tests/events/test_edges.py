@@ -1,5 +1,5 @@
-"""Exports with odd but legal rows, each a small one of its own: what they hold must be in the trace,
-and nothing else.
+"""Test exports with odd but legal rows, each a small one of its own: their contents must be in the
+trace, and nothing else.
 """
 
 import contextlib

@@ -69,7 +69,7 @@ def list_values(trace: Trace, label: str) -> list[int]:
 
 
 def convert_numbers(folder: Path, *texts: float | str) -> tuple[Trace, Summary]:
-    """Convert a report whose ranges have these numbers."""
+    """Convert a report with ranges that have these numbers."""
     return convert_and_read([make_report(folder / "r.sqlite", texts)], folder / "o.prv")
 
 

@@ -1,4 +1,4 @@
-"""Contexts on GPUs: moments in any order into ranges, and what is missing of them."""
+"""Test contexts on GPUs: moments in any order become ranges, even if some are missing."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Ranges shorter than a least duration are dropped and counted, and what they tell beside their own
-time is not lost.
+"""Ranges shorter than a minimum duration are dropped and counted, and their other facts are not
+lost.
 """
 
 from pathlib import Path

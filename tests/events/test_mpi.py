@@ -169,7 +169,7 @@ def list_messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) -> None:
-    """The launcher may still tell the ranks, and MPICH's world is known by its handle."""
+    """The launcher may still give the ranks, and MPICH's world has a known handle."""
     send, receive = (
         make_p2p_call("MPI_Send", 20, 30, 1, comm=MPICH_WORLD),
         make_p2p_call("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD),

@@ -1,4 +1,4 @@
-"""Which kernels are NCCL's own; its operations by name and by number."""
+"""Identify NCCL's own kernels, and its operations by name and by number."""
 
 import pytest
 

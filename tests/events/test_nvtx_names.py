@@ -1,5 +1,5 @@
-"""Rules of NVTX names: PyTorch's tails, rules of users, what is wrong with them, and names counted
-by Python on real exports.
+"""Test rules for NVTX names: PyTorch's suffixes, rules of users, mistakes in them, and names
+counted by Python on real exports.
 """
 
 import re
@@ -85,7 +85,8 @@ SERVING = {
 
 
 def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
-    """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
+    """Apply the rules to names, and return the results and the kept numbers; None for a dropped
+    name."""
     (rules,) = select_rules(tuple(read_nvtx_rules(text, "rules")), (domain,))
     result = rename_ranges(pl.Series(names, dtype=pl.String), rules)
     return [(name if wanted else None, number) for name, wanted, number in result.iter_rows()]

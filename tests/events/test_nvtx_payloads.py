@@ -1,6 +1,4 @@
-"""Numbers in NVTX payloads: what the JSON of a hand-made export says must stand in the trace from
-begin to end.
-"""
+"""Numbers in the JSON of a hand-made export's NVTX payloads are in the trace from begin to end."""
 
 import json
 import sqlite3

@@ -1,5 +1,5 @@
-"""What other converters of Nsight Systems exports got wrong on real reports, each as a small
-export, where no other test has it.
+"""Test inputs on which other converters of Nsight Systems exports failed, each as a small export,
+unless another test has it.
 """
 
 from collections.abc import Mapping, Sequence

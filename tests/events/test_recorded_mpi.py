@@ -30,7 +30,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary]
 
 
 def test_every_message_of_the_program_is_a_line(converted: tuple[Trace, Summary]) -> None:
-    """But for those through the intercommunicator, of which Nsight records nothing."""
+    """Except those through the intercommunicator, which Nsight does not record."""
     expected: Counter[tuple[int, int, int, int]] = Counter()
     for rank in RANKS:
         after = (rank + 1) % 4

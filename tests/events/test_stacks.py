@@ -1,4 +1,4 @@
-"""Call stacks: callers of calls, whose code samples are in, what stands in odd orders and numbers."""
+"""Test call stacks: callers of calls, owners of samples, rows in odd orders and numbers."""
 
 import itertools
 from pathlib import Path

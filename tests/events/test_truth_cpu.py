@@ -68,7 +68,7 @@ class Pair:
 
 
 def load_truth(path: Path, zero: int, duration: int) -> Truth:
-    """Return what is true of an export, read once."""
+    """Return the truth about an export, read once."""
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     try:
         return _read_truth(connection, zero, duration)

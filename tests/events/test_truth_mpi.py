@@ -99,7 +99,7 @@ def test_the_trace_is_sound(job: Job) -> None:
 
 
 def test_counts_and_durations_by_function(job: Job) -> None:
-    """As in the exports by plain SQL, and as put in."""
+    """As in the exports by plain SQL, and as generated."""
     for rank, export in enumerate(job.exports):
         count, total = Counter(), Counter()
         for code in CODES:

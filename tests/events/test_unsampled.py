@@ -61,7 +61,7 @@ def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path
 
 
 def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
-    """In runs of many blocks only those that last too long are read."""
+    """In runs of many blocks only blocks that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
     times = [time for time in times if time not in (300_000, 300_100)]
     assert len(times) > 10 * BLOCK_ROWS

@@ -61,7 +61,7 @@ def test_members_follow_from_the_rows_of_all_ranks() -> None:
 
 
 def test_a_root_numbers_its_communicators_whatever_their_parent() -> None:
-    """Those of one rank too, which are not MPI_COMM_SELF: that has no parent."""
+    """Also communicators of one rank, which are not MPI_COMM_SELF: that has no parent."""
     alone = Communicator(1, 30, 7, WORLD + 1, 0, 1, (1, 3))
     own = Communicator(1, 11, 8, None, 0, 1)
     assert name_rows([make_world(1), own, alone]) == [

@@ -128,7 +128,7 @@ def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_arrow_folders_are_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """nsys writes Arrow's stream format, whose files polars can only read whole."""
+    """nsys writes Arrow's stream format, which polars can only read whole."""
     folder = tmp_path / "rank0_arwdir"
     folder.mkdir()
     (folder / "StringIds.arrow").write_bytes(b"")

@@ -1,5 +1,5 @@
-"""Files that are no exports of Nsight Systems are named by their content, with what to do; one in a
-folder of reports is left out with a line.
+"""Files other than Nsight Systems exports are identified by their content, with advice; in a folder
+of reports they are skipped with a line.
 """
 
 import gzip

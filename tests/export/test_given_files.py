@@ -1,4 +1,4 @@
-"""Files that users give beside reports: only regular ones, of a size that such files have."""
+"""Other files given by users must be regular ones, of a plausible size."""
 
 import os
 from pathlib import Path

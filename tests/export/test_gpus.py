@@ -1,4 +1,4 @@
-"""Which GPU a CUDA ordinal of a process means, and which GPUs and hosts are the same."""
+"""Test which GPU a process's CUDA ordinal means, and which GPUs and hosts are the same."""
 
 from pathlib import Path
 

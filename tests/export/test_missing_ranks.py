@@ -1,4 +1,4 @@
-"""Reports that are missing, or of which there are two of one rank: one clear warning each."""
+"""Missing reports, or two reports of one rank, cause one clear warning each."""
 
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
 
 
 def test_variables_that_count_pods() -> None:
-    """Two pods of two processes each: the rank is of the pod, the size of all processes."""
+    """Two pods of two processes each: the rank belongs to the pod, the size counts all
+    processes."""
     pods = [_read_info(f"{at}", {"RANK": at // 2}, {"WORLD_SIZE": 4}) for at in range(4)]
     assert check_missing_ranks(pods) == []
     assert check_missing_ranks(pods, [0, 1, 2, 3]) == []

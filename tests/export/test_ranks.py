@@ -1,4 +1,4 @@
-"""Ranks and helpers, by what the reports tell of processes."""
+"""Test ranks and helpers, by the evidence in reports about processes."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows read from the pages of SQLite files: what the sqlite3 module finds, or nothing at all."""
+"""Rows read from the pages of SQLite files equal those of the sqlite3 module, or none are read."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Small inputs that stand for any amount of work cost little, or are refused in one line; what is left
-out is counted.
+"""Small inputs that would cause any amount of work cost little, or are refused in one line;
+omissions are counted.
 """
 
 import gzip
@@ -147,7 +147,7 @@ def test_columns_that_take_no_bytes(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def make_deep_keys() -> list[str]:
-    """Return a payload whose values have paths as long as all of it."""
+    """Return a payload with values whose paths are as long as the payload."""
     text = "1"
     for place in range(900):
         text = f'{{"{"k" * 400}": {text}, "v{place}": [1, 2, 3, 4, 5, 6, 7, 8, 9]}}'

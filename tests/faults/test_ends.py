@@ -1,6 +1,4 @@
-"""Runs that end before they are done, by whatever signal, and what the next run does with what they
-left.
-"""
+"""Test runs that end early, by any signal, and how the next run handles their leftovers."""
 
 import os
 import signal

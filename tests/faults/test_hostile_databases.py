@@ -1,6 +1,4 @@
-"""What comes with a database is data: nothing of it is run, and nothing of the user's environment
-is told.
-"""
+"""Databases are data: no code in them is run, and no part of the user's environment is revealed."""
 
 import gzip
 import re

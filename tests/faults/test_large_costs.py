@@ -1,4 +1,4 @@
-"""Small inputs must not cost much: what is made of them grows with them, not with their square."""
+"""Small inputs must not cost much: results grow with them, not with their square."""
 
 from pathlib import Path
 from typing import Any

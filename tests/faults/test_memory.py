@@ -30,7 +30,7 @@ def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_little_address_space_is_enough(tmp_path: Path) -> None:
-    """As little as is not refused."""
+    """As little as is accepted."""
     reports = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     outcomes = []
     for name, more in {"limited": limit_memory(NEEDED_BYTES), "usual": {}}.items():

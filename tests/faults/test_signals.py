@@ -137,7 +137,7 @@ except errors.EndedBySignal:
 
 @pytest.mark.slow
 def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
-    """Once the trace stands under its name it would be untrue that nothing was written."""
+    """Once the trace has its final name it would be wrong that nothing was written."""
     assert run_and_signal(f"""
 import shutil, signal, sys
 from nsys2prv._util import errors

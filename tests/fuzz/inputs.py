@@ -1,4 +1,4 @@
-"""One input by its seed: a mutated export, and what the command is asked to do with it."""
+"""Make one input from its seed: a mutated export, and the commands for it."""
 
 import shutil
 import sqlite3

@@ -1,4 +1,4 @@
-"""What the command may do with an input, whatever it is."""
+"""Define the permitted outcomes of a command for any input."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass
 class Outcome:
-    """What a command did. raised: what came out of it, "" for a status. seconds: of wall time."""
+    """The outcome of a command. raised: its exception, "" for a status. seconds: of wall time."""
 
     arguments: list[str]
     status: int | None

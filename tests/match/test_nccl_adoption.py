@@ -1,4 +1,4 @@
-"""Ranks whose NCCL payloads are not recorded, some or all."""
+"""Test ranks without recorded NCCL payloads, some or all."""
 
 import shutil
 import sqlite3

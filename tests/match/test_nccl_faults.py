@@ -1,4 +1,6 @@
-"""NCCL across ranks where reports lack rows, begin late or end early, and host clocks disagree: found all the same, and nothing that was not."""
+"""NCCL is matched correctly across ranks although reports have missing rows, begin late or end
+early, and host clocks disagree.
+"""
 
 import sqlite3
 from collections import defaultdict

@@ -1,7 +1,7 @@
-"""No view shows anything of what a trace lacks, not even where it is opened all the same.
+"""No view shows anything that is missing from a trace, even if it is opened anyway.
 
-Paraver asks before it opens a view whose events a trace lacks, and `wxparaver -i` says yes. A
-further window, which asks for no events, has paramedir open them.
+Paraver asks before it opens a view with events missing from a trace, and `wxparaver -i` agrees. A
+further window, which needs no events, makes paramedir open them.
 """
 
 import os

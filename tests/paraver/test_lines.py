@@ -1,4 +1,4 @@
-"""Formatting in columns says what plain formatting says, compiled or not."""
+"""Formatting in columns equals plain formatting, compiled or not."""
 
 import shutil
 import sysconfig

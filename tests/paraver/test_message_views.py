@@ -1,5 +1,5 @@
-"""Figures of views of messages, copies, idle reasons, and bursts: those of SQL on the reports, or of the
-trace read by other means.
+"""Compare figures of views of messages, copies, idle reasons, and bursts with SQL on the reports,
+or with the trace read by other means.
 """
 
 from collections import Counter, defaultdict

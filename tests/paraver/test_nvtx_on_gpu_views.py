@@ -1,6 +1,4 @@
-"""The view of NVTX ranges on GPU streams: what paramedir makes of it is what SQL finds in the
-reports.
-"""
+"""Compare the view of NVTX ranges on GPU streams in paramedir with SQL on the reports."""
 
 from collections import Counter
 from pathlib import Path

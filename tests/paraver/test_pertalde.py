@@ -1,5 +1,5 @@
-"""A second reader, BSC's pertalde, reads our traces and finds in them what is there; it refuses
-what Paraver alone would take.
+"""A second reader, BSC's pertalde, reads our traces and finds their contents; it refuses traces
+that only Paraver accepts.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Figures of views of efficiency, overlap, gaps, calls and memory: those of SQL on the reports, or
-of the trace read by other means.
+"""Compare figures of views of efficiency, overlap, gaps, calls and memory with SQL on the reports,
+or with the trace read by other means.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
-"""Figures of the views of metrics, of the sample that has them: those of its trace, read and
+"""Compare figures of the views of metrics with the trace of the sample that has them, read and
 averaged by other means than Paraver's.
 
-That the trace holds the samples of the reports is tested in ``test_truth_cluster_metrics.py``.
+``test_truth_cluster_metrics.py`` tests that the trace contains the samples of the reports.
 """
 
 from collections import defaultdict

@@ -1,5 +1,5 @@
-"""What Paraver shows of states, against the records, which are read by other means, and against SQL
-on the exports.
+"""Compare Paraver's display of states with the records, read by other means, and with SQL on the
+exports.
 """
 
 from collections import defaultdict

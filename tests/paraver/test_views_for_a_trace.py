@@ -1,4 +1,5 @@
-"""Which views a trace has something for, and the workspaces by which Paraver offers them."""
+"""Test which views show something of a trace, and the workspaces through which Paraver offers
+them."""
 
 import base64
 import gzip

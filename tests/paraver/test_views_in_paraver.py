@@ -1,5 +1,5 @@
-"""What Paraver itself makes of the views: paramedir reads each on the samples' traces, and its
-figures are those of SQL on the reports.
+"""Test the views in Paraver: paramedir reads each on the samples' traces, and its figures equal SQL
+on the reports.
 """
 
 import re

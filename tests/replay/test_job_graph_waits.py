@@ -1,4 +1,4 @@
-"""Waits of threads that tell the GPUs of their process what to do."""
+"""Test waits of threads that control the GPUs of their process."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Which call launched an operation, by correlation ids."""
+"""Find the call that launched an operation, by correlation ids."""
 
 import numpy as np
 import pytest

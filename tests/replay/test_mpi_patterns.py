@@ -1,5 +1,6 @@
-"""Recordings of patterns of MPI (tests/mpi_patterns/waits.c: three or four ranks, one works 60 ms a step and the others
-20, or all 20): who is late is named first, by what the recording itself would gain, and nobody where nobody is.
+"""Test recordings of MPI patterns (tests/mpi_patterns/waits.c: three or four ranks, one works 60 ms
+a step and the others 20, or all 20): the late rank is named first, with the savings found by the
+recording itself, and no rank if none is late.
 """
 
 import tarfile

@@ -1,4 +1,4 @@
-"""Jobs of MPI with a late rank: it is named with what it costs, whatever the others wait in."""
+"""Test MPI jobs with a late rank: it is named with its cost, whatever calls the others wait in."""
 
 from collections.abc import Callable
 from pathlib import Path

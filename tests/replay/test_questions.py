@@ -1,4 +1,5 @@
-"""What-ifs in words: those of causes give what the causes gain, and what cannot be said is refused."""
+"""Test what-ifs in words: those of causes give the causes' savings, and unknown wording is
+refused."""
 
 import json
 from pathlib import Path

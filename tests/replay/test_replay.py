@@ -1,5 +1,5 @@
-"""The replay of a job: exact without changes, as plain Python has it with changes, and right about who
-holds a job up and what it costs.
+"""The replay of a job is exact without changes, equals plain Python with changes, and finds the
+rank that delays a job and its cost.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Transfers between ranks: from when data moves, and what is gained if it comes earlier or faster."""
+"""Test transfers between ranks: when data moves, and the savings if it arrives earlier or
+faster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Slices of stored ranges, against all of them looked at one by one."""
+"""Compare slices of stored ranges with all ranges examined one by one."""
 
 import pickle
 from pathlib import Path

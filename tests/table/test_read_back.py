@@ -1,5 +1,5 @@
-"""What is read back of a trace, and of frames, is what was put in: lanes, windows, ranges without an
-end, samples, and the order of events of one time; in one piece, and in many small ones.
+"""A trace, and frames, contain what was put in: lanes, windows, ranges without an end, samples, and
+the order of simultaneous events; in one piece, and in many small ones.
 """
 
 from collections import Counter

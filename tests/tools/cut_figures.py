@@ -19,7 +19,7 @@ LEAST_ITERATIONS = 3
 
 
 class Work:
-    """What the devices of a job did."""
+    """The activity of a job's devices."""
 
     def __init__(self, job: OpenJob) -> None:
         named = {"cuda_kernel": ("kernel", "class"), "nccl_kernel": ("kernel",)}

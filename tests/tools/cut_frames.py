@@ -149,7 +149,7 @@ def _read_samples(job: OpenJob, layout: str, places: pl.DataFrame) -> pl.DataFra
 
 
 def filter_frames(whole: Frames, cut: FrameCut) -> Frames:
-    """Return what a cut must leave."""
+    """Return the frames that a cut must leave."""
     first, last, origin = cut.first, cut.last, cut.origin
     is_closed = last == whole.duration
 

@@ -1,4 +1,4 @@
-"""Write small exports row by row, for cases that no sample holds.
+"""Write small exports row by row, for cases missing from the samples.
 
 Tables have the columns that a test names and no others.
 """

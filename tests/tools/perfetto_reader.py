@@ -20,7 +20,7 @@ class Slice(NamedTuple):
 
 @dataclass
 class PerfettoTrace:
-    """What the trace processor makes of a trace."""
+    """A trace as read by the trace processor."""
 
     slices: list[Slice] = field(default_factory=list)
     #: Track -> time and value of each sample.

@@ -27,7 +27,7 @@ def run_ptd(folder: Path, *arguments: object) -> str:
 
 
 def check_with_pertalde(trace: Path) -> str:
-    """Return what pertalde finds wrong with any record of a trace; "" for nothing."""
+    """Return pertalde's complaints about any record of a trace, or ""."""
     return run_ptd(trace.parent, "comprovar", "--exhaustive", trace.name).strip()
 
 

@@ -194,7 +194,7 @@ class Truth:
         return self.connection.execute(sql, parameters).fetchall()
 
     def list_columns(self, table: str) -> set[str]:
-        """Return the columns of a table, none if the export lacks it."""
+        """Return the columns of a table, or none."""
         return {row[1] for row in self.query(f"PRAGMA table_info({table})")}
 
     def _load(self, end: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Data of studies whose figures are known."""
+"""Data of studies with known figures."""
 
 from typing import Any
 

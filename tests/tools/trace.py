@@ -1,4 +1,4 @@
-"""Hold a Paraver trace as :mod:`tools.trace_reader` reads it. Times are in ns."""
+"""Represent a Paraver trace as :mod:`tools.trace_reader` reads it. Times are in ns."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Violations(Counter[str]):
-    """Counts of what is wrong; `first` has the place of the first of each."""
+    """Counts of violations; `first` has the place of the first of each."""
 
     def __init__(self) -> None:
         super().__init__()

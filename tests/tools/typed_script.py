@@ -1,4 +1,4 @@
-"""What scripts of users do with the package: mypy checks their types against it, in .ci/run."""
+"""Use the package as scripts of users do: mypy checks their types in .ci/run."""
 
 from pathlib import Path
 

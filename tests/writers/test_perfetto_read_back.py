@@ -1,4 +1,5 @@
-"""What a trace for Perfetto says is what was put in: in one piece, in many small ones, and of a part."""
+"""A trace for Perfetto contains what was put in: in one piece, in many small ones, and for a
+part."""
 
 from collections import Counter
 from pathlib import Path
@@ -38,7 +39,7 @@ def list_slices(trace: PerfettoTrace, category: str, zero: int) -> list[tuple[in
 
 
 def list_put_in(made: MadeJob) -> dict[str, list[tuple[int, int, str]]]:
-    """Return what was put in, by category."""
+    """Return the events put in, by category."""
     groups = {"cuda_kernel": made.kernels, "nvtx_pushpop": made.nested}
     groups["nvtx_startend"] = made.crossing
     return {

@@ -87,7 +87,7 @@ def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None
 
 
 def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
-    """Where the time went adds up, and is what the efficiencies are made of."""
+    """The parts of the time add up, and match the efficiencies."""
     text, data = page_and_json
     lanes = pl.DataFrame(data["analyses"]["time"]["tables"]["lanes"]["columns"])
     lanes = lanes.unique(["node", "device"]).drop_nulls("length_ns")
@@ -120,7 +120,7 @@ def test_calls_of_nccl_are_not_drawn_as_mpi(page_and_json: tuple[str, dict]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [100_000, 3_000])
 def test_events_are_those_of_the_reports(budget: int) -> None:
-    """All of them in the times that the page covers, whole and unchanged."""
+    """All events in the times that the page covers, whole and unchanged."""
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results = job.analyse()
         excerpts = choose_excerpts(job, results, budget)
@@ -178,7 +178,7 @@ def test_maps_of_kernels_and_messages_have_what_sql_has() -> None:
 
 
 def test_metrics_are_on_one_scale() -> None:
-    """Percentages from 0 to 100, below the GPU that they are of."""
+    """Percentages from 0 to 100, below their GPU."""
     name, lane = "GR Active [Throughput %]", 2
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         (data,) = Page(make_job_page(job)).jobs
@@ -197,7 +197,7 @@ def test_metrics_are_on_one_scale() -> None:
 
 
 def test_collectives_of_mpi_are_joined_over_ranks() -> None:
-    """Nobody waits for longer than until the last one came."""
+    """No member waits beyond the arrival of the last one."""
     with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
         (data,) = Page(make_job_page(job)).jobs
     tracks = [data.read_track(lane, "h") for lane in range(4)]
@@ -214,7 +214,8 @@ def test_collectives_of_mpi_are_joined_over_ranks() -> None:
 
 
 def test_mpi_calls_wait_as_the_tables_say() -> None:
-    """The waits of calls on the page add up to those by rank, except those for ranks outside of MPI calls."""
+    """The waits of calls on the page add up to those by rank, except waits for ranks outside MPI
+    calls."""
     with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
         results = job.analyse()
         (data,) = Page(

@@ -1,4 +1,6 @@
-"""The page in Chromium, with real mouse and keys: what it shows, does, and does not ask for."""
+"""Test the page in Chromium, with real mouse and keys: its contents, its reactions, and that it
+loads nothing.
+"""
 
 import base64
 import json
@@ -59,7 +61,8 @@ def write_page(folder: Path, reports: list[Path]) -> Path:
 
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Return what opens a page; in the end nothing was said on a console, or asked for."""
+    """Yield a function that opens a page; finally check that the console is empty and nothing was
+    requested."""
     said: list[str] = []
     contexts = []
 
@@ -458,8 +461,8 @@ def test_modules(browser: Any) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("times", [1, 16], ids=["training", "64 ranks"])
 def test_looks(times: int, scheme: str, visit: Callable[..., Any], tmp_path: Path) -> None:
-    """Pages look about as they did: the grey of 64 x 40 parts of two screenshots. Delete what looks.json
-    has to accept another look.
+    """Pages look about as before: the gray of 64 x 40 parts of two screenshots. Delete entries of
+    looks.json to accept a new look.
     """
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results, described = job.analyse(), job.describe()

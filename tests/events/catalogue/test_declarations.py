@@ -1,4 +1,4 @@
-"""An event type has one meaning, and what is wrong in a declaration is refused."""
+"""An event type has one meaning, and mistakes in a declaration are refused."""
 
 import re
 from pathlib import Path

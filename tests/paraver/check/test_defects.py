@@ -1,5 +1,5 @@
-"""Every defect that is put into a sound trace is found, at its line and by its rule alone; what it
-is said to do, Paraver does.
+"""Every defect put into a sound trace is found, at its line and only by its rule; Paraver reacts to
+it as described.
 """
 
 from dataclasses import dataclass, field
