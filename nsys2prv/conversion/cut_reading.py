@@ -222,7 +222,7 @@ def _plan_maps(info: ReportInfo, tables: Iterable[str]) -> Iterator[MapTask]:
 
 
 def map_tables(task: MapTask) -> dict[str, TableMap]:
-    """Map tables of a report, but those without times (a pure function over files)."""
+    """Map the tables of a report, except those without times (a pure function over files)."""
     with open_database(task.info.path) as database:
         found = ((table, _map_table(database, task.info, table)) for table in task.tables)
         return {table: one for table, one in found if one}

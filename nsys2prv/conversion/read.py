@@ -310,9 +310,7 @@ def _read_piece(
     result: TaskResult,
     counts: bool,
 ) -> None:
-    """Let the kinds, all of one table, have their rows of a piece of it. counts: whether they are counted by
-    table.
-    """
+    """Give the kinds of one table their rows of a piece of it. counts: whether they are counted by table."""
     # Of other rows, of which few concern these kinds, the columns are read of those.
     shared = _read_once(extraction, kinds, piece, are_few=not counts)
     if (

@@ -249,7 +249,7 @@ class Run(Struct, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """Numbers of GPUs, nodes and ranks, by which runs of several studies are the same: `4/1/4`."""
+        """Numbers of GPUs, nodes and ranks, which identify equal runs of several studies: `4/1/4`."""
         return f"{self.devices}/{self.nodes}/{self.ranks}"
 
     @property

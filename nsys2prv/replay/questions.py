@@ -104,7 +104,7 @@ class Question(Struct, frozen=True):
         return tuple(sorted(gpus))
 
     def _find_gpus(self, wanted: str) -> tuple[int, ...]:
-        """Return the processes of GPUs: of numbers, or of one with its host or process."""
+        """Return the processes of GPUs, given by numbers, or by one number with its host or process."""
         known = self.names.gpus
         try:
             names = [f"gpu{number}" for number in _parse_numbers(wanted)]

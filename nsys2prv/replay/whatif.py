@@ -372,7 +372,7 @@ class Replay(Struct, frozen=True, dict=True):
         return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
-        """Return the changes with no edge shorter than it is kept."""
+        """Return the changes, raised to the lower limit of each edge."""
         places, least = self.kept
         made: Changes = []
         for edges, new in changes if len(places) else ():

@@ -617,6 +617,6 @@ def test_copies_after_the_steady_state_are_told(tmp_path: Path) -> None:
     calls.append((100 * MS, 131 * MS, len(NAMES) + 1))
     findings = find(tmp_path, calls, kernels, {MEMCPY: [copy]}, ["cudaMemcpy_v3020"])
     (end,) = (one for one in findings if one.kind == "shutdown")
-    assert "after the steady state, of which GPUs only copy for 30.00 ms" in end.title
+    assert "after the steady state, including 30.00 ms of exposed copies" in end.title
     assert end.share == pytest.approx(30 / 131, abs=0.02)
     assert "pinned memory" in end.advice

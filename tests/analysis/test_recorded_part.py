@@ -62,7 +62,7 @@ def test_the_profilers_own_time_within_a_call_is_no_gain(tmp_path: Path) -> None
     kernel = make_kernel(99 * MS, 100 * MS, correlationId=2)
     (startup,) = find(tmp_path, {RUNTIME: calls, KERNEL: [kernel], "PROFILER_OVERHEAD": overhead})
     assert startup.share == pytest.approx(0.69)
-    assert "(30.00 ms of it profiler overhead, not counted as savings)" in startup.title
+    assert "(savings exclude 30.00 ms of profiler overhead)" in startup.title
     assert "cudaMalloc 60.00 ms" in startup.title
 
 
