@@ -342,7 +342,8 @@ class Queue(Struct, frozen=True, dict=True):
     def calls(self) -> CallSequence:
         """Return its calls, which all synchronize."""
         count = len(self.end)
-        return CallSequence(self.end, np.zeros(count, np.int64), np.ones(count, bool))
+        zeros, ones = np.zeros(count, np.int64), np.ones(count, bool)
+        return CallSequence(self.begin, self.end, zeros, ones)
 
     def move(self, offset: float, slope: float) -> Queue:
         """Return the queue on a clock that differs by this line."""

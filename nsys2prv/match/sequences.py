@@ -52,7 +52,8 @@ REFERENCES = 3
 class CallSequence(Table, frozen=True, dict=True):
     """One member's calls by their begins."""
 
-    #: Times of the ends, float ns relative to the pivot.
+    #: Times of the begins and the ends, float ns relative to the pivot.
+    begin: np.ndarray
     end: np.ndarray
     #: Hash of operation and size, 0 for unknown.
     signature: np.ndarray
@@ -61,9 +62,9 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @classmethod
     def from_frame(cls, calls: pl.DataFrame) -> CallSequence:
-        """Return one member's calls (signature, role, and end, ns relative to the pivot)."""
+        """Return one member's calls (signature, role, begin and end, ns relative to the pivot)."""
         return cls(
-            calls["end"].to_numpy().astype(np.float64),
+            *(calls[side].to_numpy().astype(np.float64) for side in ("begin", "end")),
             calls["signature"].to_numpy(),
             calls["role"].to_numpy() == Role.ALL,
         )
@@ -193,8 +194,7 @@ def _fit_members(
     """Return ordinals of every member that fits the one `at`. errors: of the clocks as placed,
     and of times by one clock (ns).
     """
-    others = members[at].load()
-    reference = CallSequence.from_frame(others)
+    reference = CallSequence.from_frame(members[at].load())
     in_order = np.arange(len(reference))
     most = max(member.count for member in members)
     fits, findings = {at: in_order}, []
@@ -203,10 +203,9 @@ def _fit_members(
             continue
         # A member with fewer calls than another has calls missing, even if the reference has as many missing.
         whole = member.began and members[at].began and member.count == most
-        own = member.load()
-        calls = CallSequence.from_frame(own)
+        calls = CallSequence.from_frame(member.load())
         error = errors[member.clock == members[at].clock]
-        partners, kind = _pair_in_order(own, others, noise, whole, error), None
+        partners, kind = _pair_in_order(calls, reference, noise, whole, error), None
         if partners is None:
             partners, kind = pair_calls(calls, reference, noise, error)
         count = member.count
@@ -259,7 +258,7 @@ def are_even(member: CallSequence, reference: CallSequence) -> bool:
 
 
 def _pair_in_order(
-    own: pl.DataFrame, other: pl.DataFrame, noise: Noise, whole: bool, error: float
+    own: CallSequence, other: CallSequence, noise: Noise, whole: bool, error: float
 ) -> np.ndarray | None:
     """Pair calls in their order; return None if that is uncertain: some call in which all wait for all would
     end before its partner has begun.
@@ -268,7 +267,7 @@ def _pair_in_order(
     the first call of the later beginner belongs to the other's call in progress, the next calls follow, and no
     neighboring call fits as well. error: of the clocks as placed, ns.
     """
-    is_even = own.height == other.height
+    is_even = len(own) == len(other)
     if whole and is_even and (places := _meet(own, other, 0, noise, np.inf)) is not None:
         return places
     if error > ALIGNED_ERROR:
@@ -282,25 +281,24 @@ def _pair_in_order(
 
 
 def _meet(
-    own: pl.DataFrame, other: pl.DataFrame, shift: int, noise: Noise, error: float
+    own: CallSequence, other: CallSequence, shift: int, noise: Noise, error: float
 ) -> np.ndarray | None:
     """Pair calls with partners shifted by an offset; return None if some do not meet. error: of the clocks as
     placed, ns; inf if any line between them is possible.
     """
-    place = np.arange(own.height) + shift
-    place = np.where((place >= 0) & (place < other.height), place, -1)
-    sides = own.filter(place >= 0), other[place[place >= 0]]
-    sample = choose_evenly(sides[0].height, COMPARED_ENDS)
-    sample = sample[(sides[0]["role"] == Role.ALL).to_numpy()[sample]]
-    if not len(sample) or not are_even(*map(CallSequence.from_frame, sides)):
+    place = np.arange(len(own)) + shift
+    place = np.where((place >= 0) & (place < len(other)), place, -1)
+    own, other = own[place >= 0], other[place[place >= 0]]
+    sample = choose_evenly(len(own), COMPARED_ENDS)
+    sample = sample[own.all[sample]]
+    if not len(sample) or not are_even(own, other):
         return None
     # From the first one on, as a drift counts from there: clocks may be hours apart.
     is_known = np.isfinite(error)
-    firsts = [sides[0 if is_known else at]["end"].min() for at in range(2)]
-    (begin, end), (other_begin, other_end) = (
-        side.select(pl.col("begin", "end") - first)[sample].to_numpy().T
-        for side, first in zip(sides, firsts, strict=True)
-    )
+    first = own.end.min()
+    other_first = first if is_known else other.end.min()
+    begin, end = own.begin[sample] - first, own.end[sample] - first
+    other_begin, other_end = (times[sample] - other_first for times in (other.begin, other.end))
     drifts = np.zeros(1) if is_known else np.linspace(-USUAL_DRIFT, USUAL_DRIFT, TRIED_DRIFTS)
     rate = 1 + drifts[:, None]
     least = np.maximum((other_begin - end * rate).max(axis=1), -error)
@@ -308,15 +306,12 @@ def _meet(
     return place if (least <= most + noise.slack).any() else None
 
 
-def _find_first(own: pl.DataFrame, other: pl.DataFrame) -> int:
+def _find_first(own: CallSequence, other: CallSequence) -> int:
     """Return the place of the other's call in progress when one's first call in which all wait for all
     begins, by clocks that agree, or 0.
     """
-    synchronizes = pl.col("role") == Role.ALL
-    first = own.filter(synchronizes)["begin"].min()
-    if first is None:
-        return 0
-    return other.select((synchronizes & (pl.col("end") >= first)).arg_max()).item() or 0
+    begins = own.begin[own.all]
+    return int(np.argmax(other.all & (other.end >= begins.min(initial=np.inf))))
 
 
 def _pair_by_time(

@@ -303,7 +303,7 @@ def test_a_late_report_of_a_job_that_repeats_itself(scatter: float, certain: boo
 
     def make_sequence(times: np.ndarray) -> CallSequence:
         times = times + rng.normal(0, 2_000, len(times))
-        return CallSequence(times, np.ones(len(times), np.int64), np.ones(len(times), bool))
+        return CallSequence(times, times, np.ones(len(times), np.int64), np.ones(len(times), bool))
 
     late = make_sequence(ends[2 * lacking :] * (1 + 2e-5) + 9e6)
     partners, kind = pair_calls(late, make_sequence(ends), NOISE[NoiseKind.NCCL], UTC_ERROR)
@@ -315,6 +315,6 @@ def test_a_late_report_of_a_job_that_repeats_itself(scatter: float, certain: boo
 
 def test_regular_calls_of_two_operations_are_told_apart_by_one_clock() -> None:
     times = np.add.outer(np.arange(10) * 1e7, [0, 1e5]).ravel()
-    calls = CallSequence(times, np.tile([1, 2], 10), np.ones(20, bool))
+    calls = CallSequence(times, times, np.tile([1, 2], 10), np.ones(20, bool))
     partners, _ = pair_calls(calls[6:], calls, NOISE[NoiseKind.NCCL], 0)
     assert partners.tolist() == [*range(6, 20)]
