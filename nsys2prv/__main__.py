@@ -10,7 +10,7 @@ from nsys2prv._util import errors
 def main() -> int:
     """Run the command; return the exit status."""
     errors.end_on_signal()
-    # Python's warnings tell users nothing, of workers neither.
+    # Python's warnings are useless to users, including those of workers.
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 ON_DEMAND = CRITICAL_PATH
-#: What analyses need -> layouts, of which one must be there.
+#: Needs of analyses -> layouts, at least one of which is required.
 GROUPS: dict[str, tuple[str, ...]] = {
     "work": (*WORK,),
     "work or calls": (*WORK, "cuda_api"),
@@ -50,7 +50,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 #: The analysis of parallel groups, which others ask, too.
 MESH = "groups"
-#: The analysis that reads what names say of modules.
+#: The analysis that reads modules from names.
 MODULES = "modules"
 #: All analyses, in the order of their tables.
 ANALYSES = [analysis for analysis in DECLARED.values() if analysis.conclude]

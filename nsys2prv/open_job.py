@@ -81,7 +81,7 @@ STACK_COLUMNS = pl.Schema(
     {"rank": pl.String, "thread": pl.String, "drives_gpus": pl.Boolean}
     | {"stack": pl.String, "time_ns": pl.Int64}
 )
-#: Columns that say where an event is.
+#: Columns with the place of an event.
 PLACE = ("rank", "row", "node", "device", "stream")
 
 
@@ -108,7 +108,7 @@ class OpenJob(Closable):
         self.units = self.reader.rows.unit_numbers
         self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
-        # The last that is done here: where it fails, whoever opened the job tidies up.
+        # The last step here: if it fails, the caller that opened the job cleans up.
         self._stack = stack.pop_all() if stack else ExitStack()
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ from nsys2prv.show.study.formats import Study
 from nsys2prv.show.study.run import BEGIN, make_run, read_earlier
 from nsys2prv.show.thresholds import LARGE_REGION
 
-#: What a study shows of each run.
+#: Analyses that a study shows of each run.
 WANTED = ("efficiencies", "findings", "kernels", "collectives", "metrics", "clocks")
 
 

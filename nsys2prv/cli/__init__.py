@@ -46,7 +46,7 @@ from nsys2prv.cli.arguments import (
 )
 from nsys2prv.export import report_files
 
-#: What writing to standard output fails with.
+#: Errors of writing to standard output.
 OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
 
 
@@ -311,7 +311,7 @@ def run_quality(arguments: list[str]) -> int:
     return status
 
 
-#: What stands before everything else on the command line.
+#: Commands, the first word of a command line.
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": partial(run_analysis, "report"),
     "study": partial(run_analysis, "study"),

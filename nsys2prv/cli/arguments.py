@@ -47,7 +47,7 @@ TOO_MANY = re.compile(r"unrecognized arguments: (\S+)")
 MISSING = re.compile(r"the following arguments are required: (.*)")
 #: The command without a name: a conversion.
 CONVERSION = "conversion"
-#: Options that name a file to write what is found to.
+#: Options that name an output file.
 OUTPUTS = ("json", "html", "md", "csv")
 #: Endings of traces.
 TRACES = (".prv", ".prv.gz", ".pftrace", ".pftrace.gz")
@@ -94,9 +94,9 @@ class Parser(argparse.ArgumentParser):
         )
         #: The text of its short help; "" for the list of all options.
         self.overview = read_data_text(__package__, "help.txt") if command == CONVERSION else ""
-        #: How the command is written.
+        #: Usage of the command.
         self.example: str = declared.get("example", "")
-        #: Options of other commands only -> what to do instead.
+        #: Options only of other commands -> advice.
         self.elsewhere: dict[str, str] = {
             name: instead
             for names, instead in declared.get("elsewhere", {}).items()
@@ -267,7 +267,7 @@ def _parse_count(text: str) -> int:
     return int(text[:9])
 
 
-#: What may have a limit.
+#: Quantities that may have a limit.
 LIMITED = ("", "job", "iteration", "communication", "region", "kernel", "efficiency")
 
 
@@ -294,7 +294,7 @@ def _parse_list(text: str) -> list[str]:
     return entries
 
 
-#: How the value of an option is written -> what makes the value of its text, or raises ValueError.
+#: Notation of an option's value -> function that parses it, or raises ValueError.
 VALUES: dict[str, Callable[[str], Any]] = {
     "FILE": _parse_path,
     "DIR": _parse_path,
@@ -377,7 +377,7 @@ def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[
     """Return the arguments that were given and are named like fields of a struct."""
     defaults = asdict(struct())
     given = {name: value for name, value in vars(arguments).items() if value not in (None, [])}
-    # What may be given several times: pairs, or values.
+    # Options that may be given several times: pairs, or values.
     return {
         name: type(default)(given[name]) if isinstance(given[name], list) else given[name]
         for name, default in defaults.items()

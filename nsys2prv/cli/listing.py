@@ -40,7 +40,7 @@ MOST_LINES = 32
 class _ReportContents(Struct, frozen=True):
     """The contents of one report."""
 
-    #: What is known of the report.
+    #: Facts about the report.
     info: ReportInfo
     #: Rows by table.
     counts: dict[str, int]
@@ -272,5 +272,5 @@ COLUMNS: dict[str, Callable[[ReportInfo], str]] = {
     "exported by": lambda info: info.exporter or "unknown",
     "schema": lambda info: info.schema or "before 2.7",
 }
-#: Those that are to be the same everywhere.
+#: Columns that should be equal everywhere.
 ALIKE_EVERYWHERE = ("GPUs", "recorded by", "exported by", "schema")

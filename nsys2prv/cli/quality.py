@@ -21,7 +21,7 @@ from nsys2prv.export.info import RANK_VARIABLES, ReportInfo, read_program
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.open_job import open_job
 
-#: Exit status where the capture lacks something that figures need.
+#: Exit status if data required for figures is missing.
 LACKING = 6
 #: Tables with rows -> what --trace= traces.
 TRACED = {
@@ -34,7 +34,7 @@ TRACED = {
     "CUDA_GRAPH": "cuda",
 }
 TRACE = "--trace="
-#: Table of what only a job with GPUs can have.
+#: Table that only jobs with GPUs can have.
 GPU_METRICS = "GPU_METRICS"
 
 

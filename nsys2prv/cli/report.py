@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 #: Analyses of the first screen.
 FIRST = ("findings", "efficiencies")
-#: What options select where they select no part of the job.
+#: Default selection of options: the whole job.
 WHOLE_JOB = {"kinds": (), "cut": CutOptions()}
 #: Options of all that reads reports.
 RUNNING = ("kernel_rules", "nvtx_rules", "align", "jobs", "tmp", "quiet", "anonymous")
@@ -265,7 +265,7 @@ def run_diff(options: argparse.Namespace) -> Answer:
         shown = sides[at - 1], sides[at]
         names = tuple(side[0].description["name"] for side in shown)
     comparison, difference, jobs = compare_sides(shown, names)
-    # Of a series the last run is compared with the first.
+    # In a series the last run is compared with the first.
     checked = check_limits([sides[0], sides[-1]], comparison, options.fail_above)
     comparison = structs.replace(comparison, checked=checked)
     headline = comparison.headline
@@ -331,7 +331,7 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
     return open_job(
         reports,
         page=bool(options.html),
-        # A tutorial's trace says who waits for whom in MPI, too.
+        # A tutorial's trace also contains the waits in MPI.
         demanded=(*({ON_DEMAND} & {*options.only}), *(["mpi_waiting"] * has_tutorial)),
         **_choose(options, *RUNNING),
         **_select_part(options),

@@ -27,9 +27,9 @@ MPI_FIELDS = {
 }
 #: Whether the size of a kernel or call is known; how many have no size where others do.
 SIZED, UNSIZED = pl.col("bytes").fill_null(ABSENT) >= 0, "of_unknown_size"
-#: Pairs of ranks, one of which waits for the other, that are listed: those who wait longest.
+#: Maximum number of listed pairs of waiting and late ranks: those with the longest waits.
 MOST_PAIRS = 1000
-#: Blocks of a kernel, of which each channel of NCCL has one; whether it uses a tree, which few names tell.
+#: Blocks of a kernel, one for each NCCL channel; and its algorithm, which few names contain.
 _CHANNELS, _ALGORITHM = r"^grid (\d+)x1x1\b", r"_(TREE|RING)_"
 #: Sums of kernels or calls.
 SUMS = {

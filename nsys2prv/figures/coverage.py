@@ -49,7 +49,7 @@ class Coverage(Struct, frozen=True):
 
     #: Task (from 1) -> when its reports cover it.
     by_task: Mapping[int, Spans]
-    #: When the reports of all tasks do.
+    #: Times covered by the reports of all tasks.
     common: Spans
     #: Length of the trace.
     duration: int
@@ -57,10 +57,11 @@ class Coverage(Struct, frozen=True):
     job: Spans
     #: Task -> its name.
     names: Mapping[int, str]
-    #: How long captures ran before the trace begins, with the first event of a process of the job (ns).
+    #: Time from the start of captures to the beginning of the trace, with the first event of a process of the
+    #: job (ns).
     unseen: int = 0
-    #: Task -> until when its CUDA calls or MPI, or kernels, are recorded (ns), where that is before its
-    #: report ends; those of MPI.
+    #: Task -> end of its recorded CUDA API or MPI calls, or kernels (ns), if that is before the end of its
+    #: report; those of MPI.
     cut: Mapping[int, int] = {}
     cut_in_mpi: frozenset[int] = frozenset()
 
@@ -149,7 +150,7 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
     if common.length >= (1 - NEGLIGIBLE) * whole.length:
         common = whole
     names = dict(rows.unique("process").select("process", "who").rows())
-    # Where a trace is cut it begins after the first event.
+    # A cut trace begins after the first event.
     first, stated = [0], [0]
     for report in spans:
         info, clock = job.infos[report], job.clocks[report]

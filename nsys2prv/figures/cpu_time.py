@@ -38,10 +38,10 @@ from nsys2prv.figures.thresholds import (
 class CpuUse(Struct, frozen=True):
     """Threads on the CPUs of a job's hosts, and when the main threads wait for one."""
 
-    #: When threads run: task, thread, cpu, begin, end (ns), by begin.
+    #: Running spans of threads: task, thread, cpu, begin, end (ns), by begin.
     runs: pl.DataFrame
-    #: When threads of ranks may wait for a CPU: task, thread, begin, end (ns), `in_mpi`, whether that is `sure`,
-    #: and whether sleeping would be `told`, as calls of the system are recorded.
+    #: Spans in which threads of ranks may wait for a CPU: task, thread, begin, end (ns), `in_mpi`, whether
+    #: that is `sure`, and whether sleep would be `told`, because OS runtime calls are recorded.
     waits: pl.DataFrame
     #: Host of each task.
     hosts: Mapping[int, str]
@@ -75,7 +75,7 @@ class CpuUse(Struct, frozen=True):
         own = self.runs.filter(thread=thread)
         begin, end = to_arrays(waits, *SIDES)
         last = np.searchsorted(own["begin"].to_numpy(), begin, "right") - 1
-        # The last of these stands for none.
+        # The last of these means none.
         left = np.append(own["cpu"].to_numpy(), -1)[last]
         host = self.hosts.get(int(waits["task"][0])) if waits.height else None
         there = [task for task, of in self.hosts.items() if of == host]

@@ -32,8 +32,7 @@ from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
 from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
 
-#: What analyses collect of a device group: frames, or small columns of them, each with its name; and frames
-#: of all groups by name.
+#: Results of analyses for a device group: named frames; and those of all groups by name.
 Columns = Mapping[str, np.ndarray | list[Any]]
 Part = pl.DataFrame | Columns
 Collected = Iterator[tuple[str, Part]]
@@ -56,7 +55,7 @@ BUSY = {
 ALL = "all"
 #: The useful time that BSC's tools mean: of all kernels but NCCL's.
 BSC = "bsc"
-#: Layouts of work on devices -> what it is, and the fields of columns of `DeviceGroup.work`.
+#: Layouts of device work -> its activity, and the fields for columns of `DeviceGroup.work`.
 _OF_KERNELS = {"name": "kernel", "class": "class", "tensor": "tensor_cores"}
 WORK = {
     "cuda_kernel": (COMPUTE, _OF_KERNELS),
@@ -65,7 +64,7 @@ WORK = {
     "memory_operation": (MEMORY, {"name": "operation"}),
     "memory_decompression": (MEMORY, {"name": "what"}),
 }
-#: Columns of `DeviceGroup.work`, of which the last are fields, 0 where a layout lacks them.
+#: Columns of `DeviceGroup.work`; the last ones are fields, 0 in layouts without them.
 WORK_COLUMNS = {
     "begin": np.int64, "end": np.int64, "thread": np.int32, "device": np.int32, "what": np.int8,
     "name": np.int32, "class": np.int8, "tensor": np.int8, "operation": np.int8,
@@ -75,12 +74,12 @@ _CLASSES, _TENSOR_CORES = map_labels("kernel_class"), map_labels("tensor_cores")
 GEMM, CONVOLUTION = _CLASSES["gemm"], _CLASSES["convolution"]
 ATTENTION, COMMUNICATION = _CLASSES["attention"], _CLASSES["communication"]
 TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
-#: The iterations of a task: unit, task, thread, number, begin and end on the host, and on its devices:
-#: since when all that was launched before has ended, until when what was launched in it has (ns).
+#: The iterations of a task: unit, task, thread, number, begin and end on the host, and on its devices: the
+#: end of all work launched before, and the end of the work launched in it (ns).
 ITERATION_COLUMNS = dict.fromkeys(
     ("unit", "task", "thread", "iteration", "begin", "end", "since", "until"), pl.Int64
 )
-#: Layouts of what host threads are in -> the field that names it.
+#: Layouts of host activity -> the field that names it.
 NAMED_BY = {
     **dict.fromkeys(("cuda_api", *MPI_LAYOUTS, *UCX, *OS), "call"),
     **dict.fromkeys(("nvtx_pushpop", "nccl_call"), "range"),
@@ -91,15 +90,15 @@ NAMED_BY = {
 class Steady(Struct, frozen=True):
     """The steady state of a job: the time in which it repeats itself."""
 
-    #: When its first iteration begins (ns of the trace).
+    #: Begin of its first iteration (ns of the trace).
     begin: int
-    #: When its last iteration ends (ns of the trace).
+    #: End of its last iteration (ns of the trace).
     end: int
     #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
     #: Description of the iterations: "NVTX ranges step #".
     found_by: str
-    #: How many the job has, and which of them do not count, as text.
+    #: Number of iterations of the job, and a text on those that do not count.
     found: int = 0
     left_out: str = ""
     #: Whether they are NVTX ranges.
@@ -137,7 +136,7 @@ class AnalysisOptions(Struct, frozen=True):
     set_up_calls: Sequence[tuple[int, ...]] = ((), (), ())
     #: Models that the GPU of each device with work may be; none where not known.
     gpus: Sequence[tuple[int, Collection[str]]] = ()
-    #: What the GPU of each of these can run at a time; of several the largest.
+    #: Limits of each task's GPU; of several the largest.
     limits: Sequence[tuple[int, GpuLimits]] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
@@ -147,11 +146,11 @@ class AnalysisOptions(Struct, frozen=True):
     compilers: tuple[int, ...] = ()
     #: Values of overhead that is recorded as the profiler's and is not.
     no_profiler: tuple[int, ...] = ()
-    #: Values of overhead in which the profiler writes out what it holds.
+    #: Values of overhead in which the profiler writes pending data.
     writing_out: tuple[int, ...] = ()
     #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
-    #: File of what NVTX names say of modules (modules.py).
+    #: File with the modules in NVTX names (modules.py).
     modules: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
@@ -161,19 +160,19 @@ class AnalysisOptions(Struct, frozen=True):
     divided: bool = True
     #: The time that the reports of all processes cover (coverage.py): outside of it nothing counts.
     covered: Spans = EMPTY
-    #: Length of the job without what only helpers have (ns).
+    #: Length of the job without times in which only helpers run (ns).
     length: int = 0
-    #: How far the recording of processes reaches where that is not to the end, a sentence.
+    #: A sentence on recordings of processes that end early.
     cut: str = ""
-    #: Devices of which work is lost, so that their idle time is not known.
+    #: Devices with lost work, whose idle time is unknown.
     lossy_devices: tuple[int, ...] = ()
-    #: Whose work is lost, a sentence; empty where none is.
+    #: A sentence on processes with lost work, or "".
     lost_work: str = ""
     #: MPI was to be traced in a report that has none of its calls.
     lacks_mpi: bool = False
     #: MPI calls that Nsight Systems does not record and the program may make.
     unrecorded_mpi: tuple[str, ...] = ()
-    #: Regions that have figures: the names that are asked for with their patterns, or ALL.
+    #: Regions with figures: the requested names with their patterns, or ALL.
     regions: Sequence[tuple[str, NamePattern]] | str = ()
     #: Which host threads count in efficiencies: `main` or ALL.
     host_threads: str = "main"
@@ -216,7 +215,7 @@ class AnalysisOptions(Struct, frozen=True):
         return self.covered.clip(self.steady.begin, self.steady.end)
 
 
-#: Of what needs to know nothing more.
+#: Defaults for uses that need nothing more.
 DEFAULTS = AnalysisOptions()
 
 

@@ -35,7 +35,7 @@ LONG_NS, MOST_LONG = 1_000_000, 5
 _PAGEABLE_MEMORY = map_labels("memory_kind")["pageable"]
 #: Whether a memory operation reads or writes pageable memory.
 PAGEABLE = (pl.col("source") == _PAGEABLE_MEMORY) | (pl.col("destination") == _PAGEABLE_MEMORY)
-#: Columns that tell memory operations of one sort from others.
+#: Columns that distinguish sorts of memory operations.
 MOVES = ["operation", "source", "destination"]
 
 

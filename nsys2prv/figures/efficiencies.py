@@ -56,7 +56,7 @@ WHOLE_SYNCS = (
     "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
     "(SYNC_REGION), up to the end of the parallel region, counts as waiting"
 )
-#: Why OpenMP has no efficiencies where nothing tells threads that wait.
+#: Reason for missing OpenMP efficiencies if waiting threads cannot be identified.
 NO_SYNCS = (
     "OpenMP efficiencies: waiting in barriers was not recorded (no report has the table "
     "OPENMP_EVENT_KIND_SYNC_REGION_WAIT or OPENMP_EVENT_KIND_SYNC_REGION)"
@@ -202,7 +202,7 @@ def _add_device_tables(
     if focus["node"].n_unique() > 1:
         by_node = _rate_groups(focus, ["node"], "devices", "devices")
         result.add("nodes", by_node.select(pl.exclude("^load_balance_.*_efficiency$")))
-    # What is active and does not compute communicates (kernels, memory operations) and is exposed.
+    # Active time without computing is exposed communication (kernels, memory operations).
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     names = ("useful", "compute", "nccl", "memory", "exposed", "active")
     shares, times = _list_shares(names)

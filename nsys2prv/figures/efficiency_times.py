@@ -40,7 +40,7 @@ MPI_TIME = "MPI_Init to MPI_Finalize"
 PART = ["part", "key"]
 #: Instructions that a multiprocessor issues in a cycle at most: one for each of its schedulers.
 ISSUED = 4
-#: Metrics that instructions and the clock are made of; the unit stands in brackets behind the name.
+#: Metrics for instructions and the clock; the unit is in brackets after the name.
 CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
 UNITS = {"MHz": 1e6, "GHz": 1e9}
 
@@ -242,7 +242,7 @@ def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions:
 class Region(Struct, frozen=True):
     """NVTX ranges of one unit in the steady state, or in the whole job without one."""
 
-    #: Place among those that are asked for; group of NVTX names where all are.
+    #: Index among the requested ones; group of NVTX names if all are requested.
     key: int
     #: task, thread, begin, end of each execution, by thread and begin.
     executions: pl.DataFrame
@@ -264,7 +264,7 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
         & (pl.col("begin") < pl.col("end_of_focus").fill_null(end))
     )
     if asked == ALL:
-        # What lies directly within iterations.
+        # Ranges directly within iterations.
         ranges = ranges.join(unit.iterations, on=["task", "thread", "begin", "end"], how="anti")
         ranges = keep_outermost(ranges)
         groups = unit.options.find_groups(ranges["range"].to_numpy())

@@ -64,17 +64,17 @@ CALLS = {
 }
 #: Layout of calls -> the set of their names, where it has another name.
 NAME_SETS = {"nccl_call": "nvtx", **dict.fromkeys(UCX, "ucx")}
-#: What names of calls, ranges, kernels and GPUs tell, as regular expressions.
+#: Meaning of names of calls, ranges, kernels and GPUs, as regular expressions.
 NAMES = TEXTS["names"]
 #: Parts of time -> the display name of it. Each moment counts for the first that applies.
 PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items()}
-#: Calls of CUDA that wait for GPUs, which pictures and tables tell from its others.
+#: CUDA API calls that wait for GPUs, shown separately in pictures and tables.
 WAITING = "synchronisation"
 #: Time that belongs to CUDA calls of other threads.
 BESIDE = "beside"
 #: Columns of the times of a thread's activities that are summed.
 ROW_COLUMNS = ("at", "source", "name", "time", "begin", "longest")
-#: What tells more of hosts -> its layouts.
+#: Recordable host data -> its layouts.
 TOLD_BY: dict[str, Collection[str]] = {
     "CUDA API calls": ("cuda_api",),
     "OS runtime calls": OS,
@@ -196,7 +196,7 @@ def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
 
 def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
     in_ranges = ["nvtx_pushpop"] if unit.options.shmem else []
-    # Functions of a host hold streams of its process.
+    # Host functions block streams of their process.
     of_task = unit.list_rows(unit.task_of[thread])
     return {
         "profiler": find_profiler_spans(unit, thread),
@@ -323,7 +323,7 @@ def list_activities(
             begin, until, name = called if counts.all() else (side[counts] for side in called)
             since = begin
             if one == BESIDE or (others and one == "nccl"):
-                # Where several threads are in calls, the call that began first counts.
+                # If several threads are in calls, the call that began first counts.
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
                 since = np.clip(reached, since, until)
             names = "cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout)

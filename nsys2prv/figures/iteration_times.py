@@ -38,7 +38,7 @@ from nsys2prv.figures.result import (
     sum_known,
 )
 
-#: Description of the tables; columns of what devices do -> names.
+#: Description of the tables; columns of device activities -> names.
 ABOUT, PARTS = (DECLARED["iterations"].terms[name] for name in ("about", "parts"))
 #: Columns of steps.
 _FACTS = ("range", "phase", "requests", "tokens")

@@ -136,7 +136,7 @@ def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
     ranges = read_ranges(unit, names)
     longest = find_longest_threads(ranges)
     ranges = keep_outermost(ranges.join(longest, on=["task", "thread"], how="semi"))
-    # Until when what was launched before each side runs.
+    # End of the work launched before each side.
     task, sides = (
         to_arrays(ranges, "task")[0],
         dict(zip(SIDES, to_arrays(ranges, *SIDES), strict=True)),

@@ -114,7 +114,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     bins = bins.select(pl.col("name").alias("kernel"), "low_ns", "high_ns", "count")
     result.add("durations", bins, count=MOST_DISTRIBUTIONS)
     result.add("tensor_cores", _sum_tensor_cores(groups.filter(pl.col("class") == GEMM)))
-    # Those that communicate last as long as ranks wait for each other: no mode of theirs.
+    # Kernels that communicate last as long as ranks wait for each other, so they have no modes of their own.
     two = named.filter(pl.col("two_modes") & ~pl.col("what").is_in(COMMUNICATING))
     two = two.select("kernel", "count", "time_ns", *MODES).drop("two_modes")
     result.add("two_modes", two, RULE)
@@ -168,8 +168,8 @@ def _sum_tensor_cores(gemm: pl.DataFrame) -> pl.DataFrame:
 # ---- sampled metrics -----------------------------------------------------------------------------
 
 
-#: Layouts whose samples cover the time since the sample before; those of others cover the time until
-#: the next.
+#: Layouts with samples that cover the time since the previous sample; samples of other layouts cover the time
+#: until the next.
 COVER_BEFORE = ("gpu_metric",)
 
 
@@ -214,7 +214,7 @@ def make_steps(samples: Samples, metric: int) -> Steps:
     return Steps(time, np.maximum(column, 0), column != UNKNOWN)
 
 
-#: Layouts of samples that come by themselves, and of those at moments of the program.
+#: Layouts of periodic samples, and of samples taken by the program.
 REGULAR, IRREGULAR = ("gpu_metric", "network_metric"), ("generic_counter", "memory_in_use")
 
 
@@ -336,9 +336,9 @@ def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
 # ---- work of others ------------------------------------------------------------------------------
 
 
-#: Metrics (in %) that tell whether a GPU works, the best first.
+#: Metrics (in %) that show whether a GPU works, the best first.
 ACTIVE = (re.compile(r"SMs? Active\b"), re.compile(r"GR Active\b"))
-#: Which time -> what it is called, of a whole job and of one with a steady state.
+#: Time -> its name, for a whole job and for one with a steady state.
 OF_OTHERS = {
     "before": ("before its first work", "before its steady state"),
     "idle": ("between its first and last work", "in its steady state"),

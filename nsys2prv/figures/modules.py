@@ -51,9 +51,9 @@ from nsys2prv.figures.time_division import lay_out_flames
 #: Sorts of ranges: operators, those of the backward pass, modules by their whole name, other ranges; what
 #: comes before and after a module.
 OPERATOR, BACKWARD, MODULE, OTHER, BEFORE, AFTER = range(1, 7)
-#: Greatest depth at which modules are told apart.
+#: Maximum depth of distinct modules.
 DEEPEST = 32
-#: What records modules.
+#: Ways to record modules.
 _RECORDED_BY = (
     "PyTorch: torch.cuda.nvtx.range_push, emit_nvtx; vLLM: --enable-layerwise-nvtx-tracing; SGLang: "
     "--enable-layerwise-nvtx-marker; Megatron-LM: --profile --nvtx-ranges"
@@ -61,7 +61,7 @@ _RECORDED_BY = (
 #: Passes of a model.
 FORWARD, IN_BACKWARD, AGAIN = range(3)
 _PASSES = {IN_BACKWARD: "backward_gpu_ns", AGAIN: "recomputed_gpu_ns"}
-#: Names -> their sort, and what is kept of them, by the first pattern that fits.
+#: Names -> their sort, and the kept part, by the first pattern that matches.
 _XLA = r"^(?:XlaModule:#(?:.*?,)?hlo_module=|Thunk:#(?:.*?,)?hlo_op=)([^,#]+?)(?:\.\d+)?[,#]"
 _FSDP = r"^FSDP::(pre|post)_(?:forward|backward)\w* \(([^)]+)\)"
 _OF_BACKWARD = r"^(?:autograd::engine::evaluate_function: )?(?<name>\w*Backward\d*)$|^autograd::engine::evaluate_function: (.*)$"
@@ -73,7 +73,7 @@ _IN_BACKWARD = r"(?i)(?:^|[\W_])(?:backward|bwd)(?:$|[\W_])|^layer_\d+b$"
 #: Words for passes at the end of a name, which are none of its parts.
 _PASS = r"(?i)[ ._](?:forward|fwd|backward|bwd)$|^MFSDP "
 _OF_LAYER = r"^(layer_\d+)[fb]$"
-#: Names of what models have many of, alike, with their numbers.
+#: Names of repeated, similar parts of models, with their numbers.
 _LAYERS = r"(?i)(?:^|_)(?:layers?|blocks?|h)\.\d+$"
 #: Wrappers that FSDP and others put between a module and its parent.
 _WRAPPER = r"\.(?:_\w*wrapped_module|_orig_mod|module)\b|^(?:module|_orig_mod)\."
@@ -111,7 +111,7 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
         .when(is_dotted).then(MODULE)
         .otherwise(OTHER)
     )  # fmt: skip
-    # What is left of a name without its pass may be nothing.
+    # A name without its pass may be empty.
     other = pl.col("operation").str.replace(_LIBRARY, "").str.replace_all(_PASS, "")
     other = other.str.replace(_OF_LAYER, "$1")
     text = pl.coalesce(
@@ -236,7 +236,7 @@ def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
         first = is_node | ((ranges.sort[rows] == OPERATOR) & (of_operator < 0))
         within = np.where(first, rows, of_operator)
         operator[rows] = np.where(is_module[rows], -1, within)
-        # Operators have a number where a gradient will be asked for.
+        # Operators have a number if a gradient will be computed.
         is_forward = (ranges.sort[rows] == OPERATOR) & (ranges.number[rows] > 0)
         is_forward |= is_module[rows] & (ranges.backward[rows] == 0)
         again = (of_pass == AGAIN) | ((of_node >= 0) & is_forward)
@@ -362,7 +362,7 @@ def collect(unit: DeviceGroup) -> Collected:
             gpu_ns=DURATION.sum(), overlapped_ns=pl.col("overlapped_ns").sum(), kernels=kernels
         ),
     )
-    # Hooks push a further range for what a module returns, in which nothing runs.
+    # Hooks push a further, empty range for the result of a module.
     works = np.zeros(len(is_module), bool)
     works[rows[inside]] = True
     works = ranges.spread_up(works)
@@ -547,7 +547,7 @@ def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
     tree = sums.group_by("path", "depth").agg(**figures).filter(pl.col("gpu_ns") > 0)
     if "flop" in tree.columns:
         tree = tree.with_columns(**RATES).drop("flop", "product_ns", "ideal_ns")
-    # Of modules beside each other the longest comes first.
+    # Of sibling modules the longest comes first.
     lasts, order = dict(tree.select("path", "gpu_ns").rows()), []
     for path in tree["path"].to_list():
         above = accumulate(path.split("\0"), "{}\0{}".format)

@@ -49,7 +49,7 @@ def _time_if(condition: pl.Expr) -> pl.Expr:
     return pl.when(condition).then(DURATION).otherwise(0)
 
 
-#: Sums over the work of a range -> what each operation counts for.
+#: Sums over the work of a range -> the value of each operation.
 SUMS = {
     "gpu_ns": DURATION,
     "kernels": IS_KERNEL.cast(pl.Int64),
@@ -65,7 +65,7 @@ SUMS = {
 BETWEEN = " / "
 #: Greatest depth at which paths of nested ranges are distinguished.
 DEEPEST = 12
-#: Greater sums of times come from damaged reports.
+#: Larger sums of times are from damaged reports.
 GREATEST_SUM = 1 << 62
 
 

@@ -10,7 +10,7 @@ from nsys2prv.figures.device_group import Collected, DeviceGroup, Frames, label_
 from nsys2prv.figures.result import Context, Result
 
 LAYOUTS = ("openacc_other", "openacc_data", "openacc_launch")
-#: What tells constructs apart; numbers and names are ABSENT where a row has none.
+#: Columns that identify constructs; missing numbers and names are ABSENT.
 _KEYS = ("construct", "source", "function", "line")
 #: Further names of a construct.
 _NAMES = {"openacc_data": "variable", "openacc_launch": "kernel"}

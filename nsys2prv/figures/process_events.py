@@ -34,7 +34,7 @@ GRAPHS = "cuda_graph"
 KERNELS = ("cuda_kernel", GRAPHS)
 NCCL = "nccl_kernel"
 COPIES, SYNCS = "memory_operation", "cuda_synchronization"
-#: Of MPI calls what tells one from another: all of it, and what stays the same where sizes change.
+#: Fields that distinguish MPI calls: all of them, and those that are constant if sizes change.
 MPI_FIELDS = ("call", "partner", "communicator", "root", "size", "sent", "received")
 WITHOUT_SIZES = MPI_FIELDS[:4]
 _CLASSES, _COPIES, _SYNCS = (
@@ -43,7 +43,7 @@ _CLASSES, _COPIES, _SYNCS = (
     map_labels("synchronization"),
 )
 OPTIMIZER = _CLASSES["optimizer"]
-#: What hosts fetch from devices, and load into these, and how they wait.
+#: Transfers from devices to hosts and back, and ways of waiting.
 FETCHED, LOADED = ([_COPIES[f"cuda memcpy {way}"]] for way in ("device-to-host", "host-to-device"))
 WAITED = [_SYNCS[f"{what} synchronize"] for what in ("event", "stream", "context")]
 #: Calls of libraries, and layers of a network, are no iterations.
@@ -158,7 +158,7 @@ def find_range_name(
     see :func:`make_patterns`. launches: launch times of each unit's kernels. may_be: decides whether ranges
     without a number are iterations, from the unit, edges (ns) and the usual number of kernels.
     """
-    # Ranges that are pushed and popped before those that are started and ended anywhere.
+    # Push/pop ranges take precedence over all start/end ranges.
     for layout in RANGES:
         names = [
             _find_by_ranges(

@@ -38,10 +38,10 @@ from nsys2prv.figures.result import Context, Result, divide_columns
 from nsys2prv.figures.thresholds import BEYOND_PEAK, FAR_BELOW, MOST_BELOW, SHORTEST_KERNEL
 
 GPUS = load_shipped_file(__package__, "gpus.yaml")
-#: What the shapes of a product say, and the columns that tell products from others.
+#: Facts from the shapes of a product, and the columns that distinguish products.
 _SHAPES = ("operations", "masked", "elements")
 KEY = ("device", "range", *_SHAPES, "name")
-#: Metrics that stand beside what is computed.
+#: Metrics shown next to computed values.
 BESIDE = METRICS | {
     f"dram_{way.lower()}_active": f"DRAM {way} Bandwidth [Throughput %]"
     for way in ("Read", "Write")
@@ -53,7 +53,7 @@ _PART = re.compile(r"\bMIG\b")
 _PER_CLOCK = {70: 1024, 75: 1024, 80: 2048, 86: 1024, 89: 1024, 90: 4096, 100: 8192, 120: 1024}
 _HALF_SINCE = 75
 _SHARES = {"fp16": (1.0, 70), "bf16": (1.0, 80), "tf32": (0.5, 80), "fp8": (2.0, 89)}
-#: What :func:`sum_rates` sums -> operations per second, and how much that is of the peak.
+#: Sums of :func:`sum_rates` -> operations per second, and their share of the peak.
 RATES = {
     "tflop_s": divide_columns(pl.col("flop") / 1e3, "product_ns"),
     "peak_share": divide_columns("ideal_ns", "product_ns"),

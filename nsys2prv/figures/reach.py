@@ -46,10 +46,11 @@ class Reach(Struct, frozen=True):
     #: Task of the trace (from 1), and the thread; -1 for all of the task's.
     task: int
     thread: int
-    #: When the last call ends, and when the last of what goes on without calls does (ns).
+    #: End of the last call, and of the last activity that continues without calls (ns).
     until: int
     goes_on: int
-    #: What goes on (layout, and its name: an event value, or a group of names of ranges), and how often.
+    #: The continuing activity (layout, and its name: an event value, or a group of names of ranges), and its
+    #: count.
     layout: str
     name: int
     count: int

@@ -39,25 +39,25 @@ from nsys2prv.figures.thresholds import (
 
 #: Events of a mark, at most; marks that are tried; events that are looked at for them.
 LONGEST_MARK, MOST_TRIED, MOST_EVENTS = 8, 24, 1_000_000
-#: Times of what does not happen.
+#: Times of absent events.
 NEVER = np.zeros(0, np.int64)
 
 
 class Events(Struct, frozen=True):
     """Events of a stream or a thread, in their order."""
 
-    #: Of each event its kind, begin and end (ns).
+    #: Kind, begin and end (ns) of each event.
     name: np.ndarray
     begin: np.ndarray
     end: np.ndarray
-    #: When devices communicate, and when they update weights (ns, ascending): each iteration has some if
-    #: the process ever does it.
+    #: Times when devices communicate, and when they update weights (ns, ascending): each iteration has some
+    #: if the process ever does it.
     collectives: np.ndarray = NEVER
     updates: np.ndarray = NEVER
-    #: When the host communicates: each iteration has some if it does so again and again.
+    #: Times when the host communicates: each iteration has some if it does so repeatedly.
     messages: np.ndarray = NEVER
-    #: When the host waits for the device, of each way to do it: each iteration has one of these. When it
-    #: sends something to the device, as in each iteration, or the weights of each layer.
+    #: Times when the host waits for the device, for each way to do it: each iteration has one of these. Times
+    #: when it sends something to the device, as in each iteration, or the weights of each layer.
     waits: Sequence[np.ndarray] = ()
     loads: np.ndarray = NEVER
 
@@ -68,7 +68,7 @@ class Repeated(Struct, frozen=True):
     #: Places of their marks; usual number of events.
     places: np.ndarray
     size: float
-    #: How complete they are, and whether they have what each iteration has: None where nothing tells.
+    #: Their completeness, and whether they have what each iteration has, or None if nothing decides.
     complete: float
     has_signs: bool | None
 
@@ -138,7 +138,7 @@ class _Sequence:
             places = np.flatnonzero(np.isin(name, order[rare]))
         found = [(name[places], places)]
         places = places[np.append(True, np.diff(name[places]) != 0)]
-        # Of the events in a row that begin at each place.
+        # Numbers for the consecutive events that begin at each place.
         numbers, length = name[places], 1
         found.append((numbers, places))
         while length < LONGEST_MARK and len(numbers) > length:
@@ -296,7 +296,7 @@ class Period:
     #: belongs to it. End of the last one (ns).
     begins: np.ndarray
     end: int
-    #: Whether what repeats is a whole number of iterations: else any event may be their first.
+    #: Whether a repetition is a whole number of iterations: otherwise any event may be their first.
     is_sure: bool
 
     def __init__(self, events: Events, marks: np.ndarray) -> None:
@@ -308,7 +308,8 @@ class Period:
         first, last = int(marks[0]), int(marks[-1])
         self._size, self._least, self._most = end - begin, int(sizes.min()), int(sizes.max())
         back = min(self._size, first)
-        # How many events before the first mark, and from the last one on, are as in the usual iteration.
+        # Number of events before the first mark, and from the last one on, that are as in the usual
+        # iteration.
         before = _count_alike(name[first - back : first][::-1], name[end - back : end][::-1])
         self._behind = _count_alike(name[last : last + self._size], name[begin:end])
         self.is_sure = self._least <= before + self._behind <= self._size

@@ -26,23 +26,23 @@ from nsys2prv.table.event_reader import HELPER, EventReader
 from nsys2prv.writers.paraver.cfg import make_view_command
 from nsys2prv.writers.rows import BY_FILE_NAME
 
-#: Kinds of findings of what happens once in a job, however long it is: their shares are of the whole job.
+#: Kinds of findings about one-time costs, however long the job is: their shares refer to the whole job.
 OUTSIDE = ("startup", "shutdown")
-#: Kinds of findings whose titles state the share.
+#: Kinds of findings with the share in their titles.
 STATING_SHARE = ("in_mpi", "untraced_mpi")
 #: Names of the parts of a moment in JSON.
 MOMENT = ("begin_ns", "end_ns", "ranks")
-#: Stands among the needs of an analysis for the names of most kernels.
+#: In the needs of an analysis, means the names of most kernels.
 KERNEL_NAMES = "kernel names"
 #: Largest number of findings.
 MOST_FINDINGS = 10
 #: Ranks, or members of a communicator, that are named one by one.
 MOST_NAMED = 8
-#: Processes of which GPUs are named.
+#: Maximum number of processes with named GPUs.
 MOST_PROCESSES = 3
-#: GPUs of one process that are named.
+#: Maximum number of named GPUs of one process.
 MOST_DEVICES = 2
-#: Said where there are no findings.
+#: Text for a job without findings.
 NOTHING = "No bottleneck found: no rank is persistently late, and nothing else costs much."
 
 
@@ -59,28 +59,28 @@ class Analysis(Struct, frozen=True):
     #: Function that fills the result, from the frames of all groups, put together by name (without
     #: columns where no group has any): `conclude(frames, context, result)`.
     conclude: str = ""
-    #: Groups of layouts, of each of which the job must have one.
+    #: Groups of layouts; the job must have one of each.
     needs: tuple[str, ...] = ()
-    #: `conclude` adds to `result.findings` what belongs to the job's findings.
+    #: `conclude` adds the job's findings to `result.findings`.
     has_findings: bool = False
-    #: What its tables show, for the documents (Markdown) and the first table.
+    #: Contents of its tables, for the documents (Markdown) and the first table.
     about: str = ""
     #: Its figures are of the time that the reports of all processes cover.
     covered: bool = False
-    #: Few jobs have anything of it: where there is nothing, only who asks for it is told why.
+    #: Few jobs have data for it: if there is none, the reason is given only on request.
     special: bool = False
-    #: Name of a table -> its title, or its title and what it shows.
+    #: Name of a table -> its title, or its title and contents.
     tables: dict[str, str | tuple[str, str]] = field(default_factory=dict)
-    #: Name of a table -> what is said where it is absent, and the layouts that it needs, or their group.
+    #: Name of a table -> text for its absence, and the layouts it needs, or their group.
     absent: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Tables that terminals do not show, and those that pages draw, which terminals do not show either.
     hidden: frozenset[str] = frozenset()
     drawn: frozenset[str] = frozenset()
-    #: What its module reads.
+    #: Terms for its module.
     terms: dict[str, Any] = field(default_factory=dict)
 
 
-#: What is declared of analyses, by their names.
+#: Declarations of analyses by name.
 DECLARED = {
     name: convert({"name": name, **declared}, Analysis)
     for name, declared in load_shipped_file(__package__, "analyses.yaml").items()
@@ -89,7 +89,7 @@ DECLARED = {
 TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Kinds of findings of ranks that wait for each other.
 AT_COLLECTIVES = frozenset(TEXTS["at_collectives"])
-#: Kind of finding -> what it means, for docs/analysis.md.
+#: Kind of finding -> its meaning, for docs/analysis.md.
 FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
@@ -104,7 +104,7 @@ class Finding(Struct, frozen=True):
     title: str
     #: Share of the job's time (of its steady state, where one was found).
     share: float
-    #: Whose fault it is, the culprit first; empty where it is nobody's.
+    #: Ranks at fault, the culprit first; empty if no rank is.
     ranks: tuple[int, ...] = ()
     #: Their GPUs, as "host GPU number".
     devices: tuple[str, ...] = ()
@@ -116,9 +116,9 @@ class Finding(Struct, frozen=True):
     views: tuple[str, ...] = ()
     #: Moments to look at: begin and end (ns of the trace), and ranks.
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    #: The argument of `report --what-if` that replays the job without it; empty where there is none.
+    #: The argument of `report --what-if` that replays the job without it, or "".
     what_if: str = ""
-    #: Where in the program it is, by call stacks; empty where these do not show it.
+    #: Its place in the program, by call stacks, or "".
     where: str = ""
     #: The recorded part of the trace, which commands stay within: begin and end (ns).
     within: tuple[int, int] = (0, 1 << 62)
@@ -228,7 +228,7 @@ class Table(Struct, frozen=True):
     title: str
     #: The figures; in JSON `columns`.
     frame: pl.DataFrame = field(name="columns")
-    #: How they are defined.
+    #: Their definitions.
     about: str = ""
 
     def __repr__(self) -> str:
@@ -250,9 +250,9 @@ class Result(Struct, frozen=True):
     tables: dict[str, Table] = field(default_factory=dict)
     #: Sentences on how to read them.
     notes: list[str] = field(default_factory=list)
-    #: What the reports lack, and which figures are missing for that reason.
+    #: Missing data of the reports, and the figures missing for that reason.
     missing: list[str] = field(default_factory=list)
-    #: Causes that hold the job back, greatest share first.
+    #: Causes of lost time, largest share first.
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:

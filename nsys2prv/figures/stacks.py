@@ -26,22 +26,22 @@ from nsys2prv.figures.thresholds import (
     TOGETHER_AT_EXIT,
 )
 
-#: Whose code it is -> the display name of it, with callers and where no function is known.
+#: Owner of the code -> its display name, with callers and without a known function.
 LIBRARIES, NO_FUNCTION = (DECLARED["stacks"].terms[name] for name in ("libraries", "no_function"))
 #: A place is a number: caller 1, then the bits of caller 2 + 1, then those of the owner of the code.
 CALLER_BITS, OWNER_BITS = 28, 4
 SCHEMA = {"place": pl.Int64, "time": pl.Int64}
 SAMPLES = ("cpu_sample", "cpu_sample_stack")
-#: Layouts of calls with stacks. Those of CUDA come first, as calls of the system lie within them.
+#: Layouts of calls with stacks. CUDA comes first, because OS runtime calls are nested in its calls.
 CALLS = STACK_LAYOUTS[: -len(SAMPLES)]
 #: Layouts of a thread's states.
 STATES_OF_THREADS = ("thread_state", "thread_state_reason")
-#: Whose code samples are in: values of the catalogue.
+#: Owners of the code of samples: values of the catalogue.
 _STATES = map_labels("thread_state")
 #: Value of a thread that runs.
 RUNNING = _STATES["running"]
 PROFILER, SYSTEM = (map_labels("code_owner")[whose] for whose in ("the profiler", "the system"))
-#: CPU samples in MPI: when, the time that each stands for (ns), and the function without MPI_.
+#: CPU samples in MPI: time, the time that each represents (ns), and the function without MPI_.
 MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
 
 
@@ -221,7 +221,7 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
     off = ~runs & ~ends
     lasts = of_all.group_by("thread").last()
     later = lasts["begin"] - last
-    # The threads of a process that exits end together, but for the one that frees what it had.
+    # The threads of an exiting process end together, except the one that frees its memory.
     is_exit = (later > TOGETHER_AT_EXIT).sum() <= 1 and (later.abs() <= TOGETHER_AT_EXIT).sum() > 2
     goes_on = not is_exit and (lasts["state"] == RUNNING).any()
     begun, final = min(first, int(of_all["begin"][0])), max(last, int(of_all["begin"][-1]))
@@ -258,7 +258,7 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
             samples, "own_1", "own_2", "owner", "begin", "lasts"
         )
         place = _join(np.maximum(first, 0), np.where(first >= 0, second, -1), np.maximum(owner, 0))
-        # A sample stands for no time off the CPU.
+        # A sample represents no time off the CPU.
         lasts = lasts - find_states(unit, thread)[1].within(begin - lasts, begin)
         samples = samples.with_columns(place=pl.Series(place), lasts=pl.Series(lasts))
         samples = _forget_rare(samples.filter(pl.Series(spans.contains(begin))))
@@ -294,9 +294,9 @@ class Place(Struct, frozen=True):
 
     #: Its share of the time.
     share: float
-    #: What people call it.
+    #: Its display name.
     label: str
-    #: Whose code it is, as the catalogue has it; empty for code of several.
+    #: Owner of the code, from the catalogue; "" for code of several owners.
     owner: str
     #: Whether it is in MPI, which was not traced.
     is_untraced: bool

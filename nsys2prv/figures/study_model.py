@@ -19,19 +19,18 @@ from nsys2prv._util.text import escape_to_one_line, format_count, list_some
 from nsys2prv.figures.result import OUTSIDE, Finding
 from nsys2prv.figures.thresholds import FAIR, FALLEN, GOOD
 
-#: Says what a JSON file is; another number when its figures mean something else.
+#: Format of a JSON file; the number changes when its figures change their meaning.
 FORMAT = "nsys2prv study 1"
-#: Parts of figures of hosts that columns of tables begin with, and what these end with.
+#: Prefixes of columns for parts of host figures, and their suffix.
 PARTS, EFFICIENCY = ("mpi", "openmp", "host"), "_efficiency"
-#: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. What is not known
-#: is not there. Efficiencies and scalabilities are fractions of 1.
+#: Figures by part (`device`, `host`, `mpi`, `openmp`), and some without a part. Unknown figures are missing.
+#: Efficiencies and scalabilities are fractions of 1.
 Metrics = dict[str, Any]
 #: Ends of paths of load balance within nodes, and between them.
 BETWEEN_NODES = ("_in", "_out")
 #: The efficiency of hosts that leave work to GPUs.
 OFFLOAD = "host.offload"
-#: What the first row is called of regions, of those of runs without GPUs, and of runs without
-#: iterations.
+#: Names of the first row for regions, for regions of runs without GPUs, and for runs without iterations.
 GPU_TIME, HOST_TIME = "GPU time of an iteration", "Time of an iteration"
 ELAPSED_TIME = "Elapsed time"
 #: Efficiencies without factors that are explained -> kinds of findings that explain where they are low.
@@ -64,22 +63,22 @@ EXPLAINED_BY = {
 }
 #: Groups of findings in the order of recommendations.
 ORDER = ("causes", "limits", "once")
-#: How an efficiency is rated -> the sign behind it, where no colours are.
+#: Rating of an efficiency -> the sign after it, if there are no colors.
 SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
 
 class Row(Struct, frozen=True):
     """A figure of a run."""
 
-    #: What JSON calls it: `speedup`, or `device.parallel` for a figure of a part of the run.
+    #: Its name in JSON: `speedup`, or `device.parallel` for a figure of a part of the run.
     path: str
     #: 0 for the outermost of a tree of efficiencies.
     depth: int
     #: As BSC and TALP name it.
     name: str
-    #: How it is defined.
+    #: Its definition.
     about: str
-    #: Its name below what it is a factor of, if that is enough there.
+    #: Its name below the figure that it is a factor of, if that is sufficient there.
     short: str = ""
 
     @property
@@ -129,7 +128,7 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
     """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
     if any(row.path == OFFLOAD and any(values) for row, values in found):
-        # The threads of OpenMP are no factor of what the main threads offload.
+        # OpenMP threads are not a factor of the main threads' offloading.
         own = [row.path.startswith("openmp.") for row, _ in found]
         apart = [
             (replace(row, depth=row.depth - 2), values)
@@ -161,7 +160,7 @@ class Interval(Struct, frozen=True):
     end_ns: int
     #: Number of iterations, 0 where it is not made of iterations.
     iterations: int
-    #: What it is, as text.
+    #: Its name, as text.
     what: str
 
 
@@ -172,9 +171,9 @@ class Work(Struct, frozen=True):
     count: float
     #: Their time (ns).
     time_ns: float
-    #: What they send, None where it is not known.
+    #: Bytes sent, or None if unknown.
     bytes: float | None = None
-    #: Of the time, what ranks wait for each other (ns), None where it is not known.
+    #: Time in which ranks wait for each other (ns), or None if unknown.
     waiting_ns: float | None = None
 
 
@@ -188,7 +187,7 @@ def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
 class Past(Struct, frozen=True):
     """An earlier study of the program."""
 
-    #: What it is called, and when its first run began (UTC), empty where not recorded.
+    #: Its name, and the start of its first run (UTC), or "" if not recorded.
     name: str
     begins_utc: str
     #: Its figures by number of GPUs, nodes and ranks, as `4/1/4`: of an iteration, in the form of a run's.
@@ -206,19 +205,19 @@ class Run(Struct, kw_only=True):
     #: GPUs with work, and nodes.
     devices: int
     nodes: int
-    #: How many GPUs of each model there are.
+    #: Number of GPUs of each model.
     gpu_models: dict[str, int] = field(default_factory=dict)
     #: Names of the programs that its ranks run.
     programs: list[str] = field(default_factory=list)
-    #: Where and how it ran and was recorded: figure -> text.
+    #: Its environment and recording: figure -> text.
     environment: dict[str, str] = field(default_factory=dict)
     #: The focus of analysis.
     interval: Interval
-    #: Which host threads count, and what is useful on devices.
+    #: The host threads that count, and the useful work on devices.
     threads: str = ""
     useful: str = ""
-    #: Figures of an iteration, or of the interval where there are none; `elapsed_ns`, `speedup`,
-    #: `efficiency` and those by part.
+    #: Figures of an iteration, or of the interval without iterations; `elapsed_ns`, `speedup`, `efficiency`
+    #: and figures by part.
     metrics: Metrics = field(default_factory=dict)
     #: Time of each iteration (ns).
     iteration_ns: list[int] = field(default_factory=list)
@@ -230,12 +229,12 @@ class Run(Struct, kw_only=True):
     balance: dict[str, float] = field(default_factory=dict)
     #: GPU metric -> its mean over the whole run, as recorded.
     gpu_metrics: dict[str, float] = field(default_factory=dict)
-    #: Figures by region, in the same form; `elapsed_ns` is that of devices in all iterations, `share`
-    #: of the run's, `lost_ns` what an iteration loses in it, beyond the reference's.
+    #: Figures by region, in the same form; `elapsed_ns` is the device time in all iterations, `share` its
+    #: share of the run's, `lost_ns` the loss of an iteration in it beyond the reference's.
     regions: dict[str, Metrics] = field(default_factory=dict)
-    #: Which figures are not known, and why.
+    #: Unknown figures, and the reasons.
     missing: list[str] = field(default_factory=list)
-    #: `kernels` by class and `communication` by operation: what an iteration has of each on all ranks.
+    #: `kernels` by class and `communication` by operation: amounts per iteration on all ranks.
     work: dict[str, dict[str, Work]] = field(default_factory=dict)
     #: Times (ns) and counts of an iteration that scalabilities are made of, and by region.
     sums: dict[str, Any] = field(default_factory=dict)
@@ -298,7 +297,7 @@ class _Figures(Struct):
     host: dict[str, float] = field(default_factory=dict)
 
 
-#: What each run of a study has at least: its figures, the sums of them, and its number of GPUs.
+#: Required fields of each run of a study: its figures, their sums, and its number of GPUs.
 _COMPUTED = Annotated[
     list[tuple[_Figures, _Figures, Annotated[int, Meta(ge=0)]]], Meta(min_length=1)
 ]
@@ -307,11 +306,11 @@ _COMPUTED = Annotated[
 class Scaling(Struct, frozen=True):
     """Growth of the work with the devices."""
 
-    #: `strong`, `weak`, or None where it cannot be told.
+    #: `strong`, `weak`, or None if undecided.
     detected: str | None
-    #: What the figures mean.
+    #: Scaling used for the figures.
     used: str
-    #: By what it was found, as text.
+    #: Evidence for it, as text.
     why: str = ""
     #: The work of some runs grows with the devices, and that of others does not.
     is_mixed: bool = False

@@ -11,8 +11,8 @@ Unless stated otherwise, they were set by jobs with known iterations and causes 
 LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
 #: Two ranges are iterations if they are numbered and cover nearly all from the first to the last.
 NEARLY = 0.85
-#: Intervals are alike whose numbers of kernels differ by no more than this factor: those of iterations
-#: do, those from one call of a function to the next do not.
+#: Intervals are similar if their numbers of kernels differ by no more than this factor: iterations do, times
+#: from one call of a function to the next do not.
 AS_MANY = 1.5
 #: Leading iterations that take longer than the median by this factor are warm-up; the first one always is.
 WARM = 2.0
@@ -23,27 +23,27 @@ MOST_APART = 1.0
 
 # Iterations without ranges, by the sequence of kernels or calls.
 
-#: Nearly all of the time is of event kinds that are in nearly every interval (USUAL): an optimizer after
-#: some micro-batches takes more, or is told by its name.
+#: This share of the time is in event kinds that nearly every interval (USUAL) has: an optimizer after some
+#: micro-batches takes more, or is identified by name.
 ALIKE, USUAL = 0.9, 0.8
-#: Intervals last about as long within this factor; those that do take so much of the time, though others
-#: are stalled: where a step is several equal ones and a long one, and where requests come, they take less.
+#: Intervals have similar durations within this factor; similar ones take at least this share of the time,
+#: even if others are stalled. If a step consists of several equal intervals and a long one, or if requests
+#: arrive, they take less.
 REGULAR, LEAST_REGULAR = 2.0, 1 / 3
-#: Intervals whose numbers of events differ by no more than this have the same in them, as most have; from
-#: so many intervals on, for of fewer some may by chance.
+#: Intervals with numbers of events that differ by no more than this have equal contents, as most have; from
+#: this many intervals on, because few may agree by chance.
 NEARLY_SAME, SAME_BY_CHANCE, LEAST_SAME = 0.1, 10, 0.5
 #: A network has no more layers than this; a layer has more kernels than TINY, but not so many.
 MOST_LAYERS, TINY, MOST_IN_LAYER = 128, 3, 500
 #: Most that the distances of marks vary (variance over the square of the mean) for them to be tried.
 MOST_VARIANCE = 0.5
-#: What fewer intervals have is done now and then, as when something is logged.
+#: Work in a smaller share of intervals is occasional, such as logging.
 SELDOM = 0.05
 
-# What reports cover.
+# Coverage of reports.
 
-#: Processes are never launched at the same moment: where all reports together lack no more than
-#: this share of the trace, all of it counts as covered. A longer stretch without any event is
-#: looked at.
+#: Processes are never launched at the same moment: if all reports together miss no more than this share of
+#: the trace, all of it counts as covered. Longer stretches without any event are examined.
 NEGLIGIBLE = 0.05
 #: A begin of captures without events is worth a note if it is longer than this, or than this share of all.
 LONG_UNSEEN, UNSEEN_SHARE = 1_000_000_000, 0.1
@@ -63,28 +63,27 @@ LEAST_MPI_CALLS = 2
 
 # Hosts.
 
-#: What sets CUDA up, or something of it, takes at least this: tens to hundreds of ms in real reports.
+#: CUDA initialization takes at least this long (ns): tens to hundreds of ms in real reports.
 SET_UP = 10_000_000
 #: Smallest share of the time at which a place in the program is reported.
 LEAST_PLACE = 0.2
 #: Smallest number of CPU samples by which a place is known: one or two may be anywhere.
 LEAST_SAMPLES = 3
-#: A sample stands for the time since the one before on its thread, at most for this multiple of the
-#: usual time.
+#: A sample represents the time since the previous one on its thread, at most this multiple of the usual time.
 LONGEST_SAMPLE = 4.0
-#: Threads that end within this time end together, as those of a process that exits do.
+#: Threads that end within this time (ns) end together, like those of an exiting process.
 TOGETHER_AT_EXIT = 1_000_000
 
 # Sampled metrics.
 
 #: Samples that a kernel must last for its metrics to be known.
 FEWEST_SAMPLES = 3
-#: Devices are compared over the time that all are sampled; those that are for less than this share of the
-#: longest time are not compared. Times that differ by so many periods are the same.
+#: Devices are compared over the time in which all are sampled, without those sampled for less than this share
+#: of the longest time. Times that differ by at most so many periods are equal.
 LEAST_SAMPLED, SAME_PERIODS = 0.5, 4
-#: Figures are those of a device only if they cover this share of the time that it computes.
+#: Figures describe a device only if they cover this share of its compute time.
 LEAST_COVERED = 0.9
-#: Mean from which on a GPU works for others: what draws a display, or sets CUDA up, takes less.
+#: Mean activity from which a GPU works for others: drawing a display, or CUDA initialization, takes less.
 LEAST_ACTIVE = 0.1
 
 # Efficiencies.
@@ -94,12 +93,13 @@ LEAST_ACTIVE = 0.1
 GOOD, FAIR = 0.8, 0.6
 #: A factor that falls by so much from the reference of a study is explained, as one that is low.
 FALLEN = 0.05
-#: Regions of less of the elapsed time are left out where all are asked for.
+#: Regions with less than this share of the elapsed time are omitted if all are requested.
 LEAST_REGION = 0.01
 
 # The order of findings.
 
-#: What is more than so many times as much as others is read before them: together they could not gain as much.
+#: Findings more than so many times as costly as others are shown before them: together the others could not
+#: save as much.
 MUCH_MORE = 2
 
 # CPUs.
@@ -116,14 +116,15 @@ LEAST_WAITING = 0.01
 
 # Modules.
 
-#: Parts of a module whose names differ in a number alone are layers, or experts, if there are more than so many:
-#: fewer are parts of a block, as in T5 (attention, cross-attention, MLP).
+#: Parts of a module with names that differ only in a number are layers, or experts, if there are more than
+#: this many: fewer are parts of a block, as in T5 (attention, cross-attention, MLP).
 MOST_PARTS = 4
 
 # Products.
 
-#: Products are far below what their shapes allow if they reach less than this share of what others of their sort do:
-#: those that would take a quarter of the time if all were ideal, so that no single one sets it.
+#: Products are far below the rate allowed by their shapes if they reach less than this share of the usual
+#: rate of their sort: that of products that would take a quarter of the time if all were ideal, so that no
+#: single one sets it.
 FAR_BELOW, MOST_BELOW = 0.5, 0.75
 #: No kernel gets shorter than this (ns): to begin and to end it takes some us, whatever it computes.
 SHORTEST_KERNEL = 5_000
@@ -132,8 +133,8 @@ BEYOND_PEAK = 1.02
 
 # Sizes of transfers.
 
-#: Latency and bandwidth are told apart by so many classes of sizes (a line fits any two), the largest so many
-#: times the smallest, whose times a line of both gives within this share: protocols change with the size.
+#: Separating latency from bandwidth needs this many classes of sizes (a line fits any two), the largest so
+#: many times the smallest, with times that a line fits within this share: protocols change with the size.
 FEWEST_SIZES, SIZES_APART, FITS = 3, 16, 0.5
 #: Waits of a dimension of parallel groups are known if those of so many of its kernels are: captures cut some.
 MATCHED = 0.9

@@ -54,11 +54,11 @@ BINS: dict[str, tuple[str, str]] = _TERMS["bins"] | HOST_PARTS
 COARSE: dict[str, str] = _TERMS["coarse"]
 #: Parts that have figures also where they have no time.
 ALWAYS = {*_TERMS["parts"], *_TERMS["bins"], "unknown", f"{IDLE}unknown"}
-#: Layouts that say how long a kernel of NCCL waits for other ranks.
+#: Layouts with the time that an NCCL kernel waits for other ranks.
 WAITS = ("nccl_collective", "nccl_point_to_point")
 #: Number of bins over time: of all lanes together, and of each lane at least and at most.
 ALL_BINS, FEWEST_BINS, MOST_BINS = 100_000, 200, 800
-#: Stands for no GPU.
+#: Means no GPU.
 NO_DEVICE = -1
 
 
@@ -314,7 +314,7 @@ def _sum_shares(
 # ---- call stacks of host threads -----------------------------------------------------------------
 
 
-#: Of flame graphs: frames above each other, the least share of one, and those of single ranks.
+#: Limits of flame graphs: depth, minimum share of a frame, and number of single ranks.
 MOST_DEPTH, LEAST_WIDTH, MOST_RANKS = 40, 0.005, 16
 FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "time_ns": pl.Int64}
 

@@ -20,24 +20,24 @@ from nsys2prv.figures.study_model import Metrics, name_metrics
 if TYPE_CHECKING:
     from nsys2prv.show.page.excerpts import Excerpts
 
-#: Says what a JSON file is; another number when its tables mean something else.
+#: Format of a JSON file; the number changes when its tables change their meaning.
 FORMAT = "nsys2prv report 1"
-#: Ending of files that hold a report or a study.
+#: Ending of files with a report or a study.
 JSON = ".json"
 
 
 class JobFacts(TypedDict, total=False):
     """Facts about a job; in JSON `job`."""
 
-    #: What it is called: its first report, and how many others there are.
+    #: Its name: its first report, and the number of others.
     name: str
-    #: What the user calls it (`--title`).
+    #: Title given by the user (`--title`).
     title: str
     #: Paths of the reports.
     reports: list[str]
     #: Length of the trace (ns).
     duration_ns: int
-    #: Length of the job, without what only helpers have (ns).
+    #: Length of the job without times in which only helpers run (ns).
     job_ns: int
     #: The time that the reports of all processes cover (ns).
     covered_ns: int
@@ -45,7 +45,7 @@ class JobFacts(TypedDict, total=False):
     processes: int
     #: Number of ranks.
     ranks: int
-    #: Where the numbers of ranks are from.
+    #: Sources of the rank numbers.
     ranks_by: list[str]
     #: Number of GPUs with work.
     devices: int
@@ -55,13 +55,13 @@ class JobFacts(TypedDict, total=False):
     nodes: list[str]
     #: Layout of records -> their number.
     records: dict[str, int]
-    #: When the trace begins (UTC), empty where not recorded.
+    #: Beginning of the trace (UTC), or "" if not recorded.
     begins_utc: str
     #: GPU model -> number of these GPUs in the hosts.
     gpu_models: dict[str, int]
     #: The greatest clocks of these GPUs (Hz), empty where not recorded.
     gpu_clocks_hertz: list[int]
-    #: Part of the machine -> what reports say of it.
+    #: Part of the machine -> its descriptions in reports.
     machine: dict[str, list[str]]
     #: Versions of NVIDIA's driver.
     drivers: list[str]
@@ -69,9 +69,9 @@ class JobFacts(TypedDict, total=False):
     recorded_by: list[str]
     #: Versions of the Nsight Systems that exported them.
     exported_by: list[str]
-    #: What reports lack or have lost: `kind`, `text`, `advice`.
+    #: Missing or lost data of reports: `kind`, `text`, `advice`.
     quality: list[dict[str, Any]]
-    #: What was found by comparing ranks, a line each.
+    #: Results of comparing ranks, a line each.
     notes: list[str]
     #: Warnings about the reports and their clocks, a line each.
     warnings: list[str]
@@ -80,11 +80,11 @@ class JobFacts(TypedDict, total=False):
 class FinishedJob(Struct, frozen=True):
     """A job with its results, from reports or from a file of `report --json`."""
 
-    #: What it is: JobFacts, as `OpenJob.describe` has them, or the comparison of two jobs.
+    #: Its description: JobFacts from `OpenJob.describe`, or the comparison of two jobs.
     description: dict[str, Any]
     #: Results by the name of their analysis.
     results: Mapping[str, Result]
-    #: What a page shows of its events, None where these are not at hand.
+    #: Events for a page, or None if not available.
     excerpts: Excerpts | None = None
 
     def to_json(self) -> str:

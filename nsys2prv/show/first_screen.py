@@ -131,7 +131,7 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
     ]
     room -= len(lines) + 1
     details = [_fold_details(one, width) for one in shown]
-    # What to try against the first comes before the titles of others.
+    # Advice for the first finding comes before the titles of others.
     least = len(details[0].get("Try", ())) if details else 0
     while len(titles) > 1 and sum(map(len, titles)) + least > room:
         titles.pop()
@@ -145,7 +145,7 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
     )
     for of_title, folded in zip(titles, details, strict=False):
         lines += of_title
-        # What to try, where to look, then what was measured.
+        # Advice, where to look, then measurements.
         kept = set()
         for label in ("Try", "See", "Evidence"):
             if label in folded and len(folded[label]) <= room:

@@ -92,9 +92,9 @@ LAST_LINES = 3
 BOLD = "\x1b[1m"
 #: Columns before the details of a finding, and of their labels.
 DETAILS, LABEL_WIDTH = 9, 10
-#: How an efficiency is rated -> what is behind it.
+#: Rating of an efficiency -> the text after it.
 RATINGS = {"good": "", "fair": " low", "poor": " very low"}
-#: How an efficiency is rated -> its colour.
+#: Rating of an efficiency -> its color.
 COLOURS = {"fair": "\x1b[33m", "poor": "\x1b[31m"}
 #: A blank at which no line is broken.
 NO_BREAK = "\u00a0"
@@ -257,7 +257,7 @@ def format_machine_line(facts: dict[str, object]) -> str:
     return "; ".join(filter(None, [format_gpu_models(facts), format_recording(facts)]))
 
 
-#: What is said of the work of an iteration.
+#: Titles for the work of an iteration.
 WORKS = {
     "kernels": "Kernels of an iteration, by class: time and number on all GPUs",
     "communication": "Communication of an iteration: time, number, bytes and waiting for other ranks, on all ranks",
@@ -271,7 +271,7 @@ class Style(Struct, frozen=True):
 
     #: Columns of the terminal, None for tables of any width.
     width: int | None = None
-    #: Whether everything is printed, or only what fits in MOST_LINES.
+    #: Whether everything is printed, or only as much as fits in MOST_LINES.
     full: bool = False
     #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
     rows: int | None = None
@@ -471,7 +471,7 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     blocks = [_format_tree(result, style)]
     elsewhere = result.declared.drawn | {"what_if"}
     in_detail = elsewhere | result.declared.hidden
-    # Where there is nothing else to print, details are what was asked for.
+    # If there is nothing else to print, details were requested.
     if blocks[0] or not style.chosen or not in_detail.issuperset(result.tables):
         elsewhere = in_detail
     for name, table in result.tables.items():
@@ -490,7 +490,7 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
     if style.chosen and not (blocks or result.findings or result.missing):
         blocks = [[f"not available: {result.title}: none in this job"]]
     if blocks and result.name != "findings":
-        # A heading stands with what is below it.
+        # A heading is kept with the text below it.
         blocks[0] = [*style.format_title(result.title), *blocks[0]]
     return blocks
 

@@ -23,9 +23,9 @@ from nsys2prv.writers.paraver.views import (
     make_views,
 )
 
-#: Name of the page, which Paraver looks for, and of the folder of views beside it.
+#: Name of the page that Paraver looks for, and of the folder of views beside it.
 PAGE, VIEWS = "index.html", "cfgs"
-#: Where Paraver looks for tutorials unless its preferences name another folder.
+#: Paraver's folder of tutorials unless its preferences name another one.
 TUTORIALS = "paraver-tutorials"
 _NAMED = re.compile(r"<tutorials_path>([^<]+)</tutorials_path>")
 
@@ -83,7 +83,7 @@ def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
             nothing="" if number else NOTHING,
         )
     )
-    # The page comes last: with it everything is there.
+    # The page is written last, when everything else exists.
     written = {folder / VIEWS / path: text for path, text in texts.items()}
     write_complete_files({**written, folder / PAGE: page})
     return folder / PAGE

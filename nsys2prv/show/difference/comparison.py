@@ -148,7 +148,7 @@ def _make_tables(
     result.add(
         "parts", families.with_columns(share).sort(-pl.col("change_ns").abs(), "family"), **said
     )
-    # Of equal runs nothing is left.
+    # Equal runs leave nothing.
     changed = pl.any_horizontal(pl.col("change_ns", *BY).abs() >= 1)
     result.add("reasons", reasons.with_columns(share).filter(changed), **said)
     result.add("job", _describe_jobs(jobs), a=a, b=b)

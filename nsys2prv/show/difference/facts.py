@@ -12,7 +12,7 @@ from nsys2prv.show.difference.runs import ARGUMENTS, NOT_COMPARABLE
 from nsys2prv.show.thresholds import ALIKE, APART, MANY_TIMES, OUTLIER, SAME_COUNT
 from nsys2prv.verdict.words import TEXTS, say
 
-#: What is compared -> what it is called.
+#: Compared unit -> its name.
 UNITS = {
     "iteration": "iteration",
     "job": "job",
@@ -25,7 +25,7 @@ WIDEST = 50
 class Reason(Struct, frozen=True):
     """A part of the difference. Times are ns of the compared unit."""
 
-    #: What the time is of: kernels, communication, copies, hosts, startup, shutdown, unexplained.
+    #: Family of the time: kernels, communication, copies, hosts, startup, shutdown, unexplained.
     family: str
     #: The part of the path, as in `path` of findings.
     part: str
@@ -33,15 +33,16 @@ class Reason(Struct, frozen=True):
     name: str
     #: By how much it takes longer in B (ns).
     change_ns: float
-    #: Of the whole difference.
+    #: Share of the whole difference.
     share: float
     #: The ranks that it is of, where it is not of all.
     ranks: tuple[str, ...] = ()
-    #: How often it happens on a rank, in A and B.
+    #: Number of occurrences on a rank, in A and B.
     counts: tuple[float, float] | None = None
-    #: How many times as long each lasts.
+    #: Factor by which each lasts longer in B.
     times: float | None = None
-    #: NVTX range, or the longest of several; of startup and shutdown the call or range that most of it is in.
+    #: NVTX range, or the longest of several; for startup and shutdown, the call or range with most of the
+    #: time.
     inside: str = ""
     #: It takes longer as the clock of GPUs is lower, or shorter as it is higher.
     is_of_clock: bool = False
@@ -91,9 +92,9 @@ class Limit(Struct, frozen=True):
     """
 
     what: str
-    #: Of the region, kernel or efficiency, as a pattern or a part of it.
+    #: Name of the region, kernel or efficiency, as a pattern or a part of it.
     name: str
-    #: What is allowed (0.05: 5%).
+    #: Allowed share (0.05: 5%).
     share: float
 
 
@@ -107,9 +108,9 @@ class Checked(Struct, frozen=True):
     after: float
     #: By how much B is worse (0.22: by 22%).
     change: float
-    #: What the change may be by chance.
+    #: Random part of the change.
     noise: float
-    #: The change is greater than the limit and what may be by chance.
+    #: Whether the change exceeds the limit and the random part.
     is_exceeded: bool
 
     def __str__(self) -> str:
@@ -127,15 +128,15 @@ class Checked(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """Facts that are found of two runs A and B; JSON has them as they are."""
 
-    #: What the runs are called.
+    #: Names of the runs.
     names: tuple[str, str]
     #: `comparable`, `with reserve` or `not comparable`.
     verdict: str
     #: Why not.
     reserves: list[str]
-    #: What is compared: `iteration`, `job`, or `work`, the time from the first to the last GPU work.
+    #: The compared unit: `iteration`, `job`, or `work`, the time from the first to the last GPU work.
     unit: str
-    #: How alike that of both runs is, None where it is not known.
+    #: Likeness of the unit in both runs, or None if unknown.
     likeness: float | None
     #: Mean time of the unit in both runs (ns).
     unit_ns: tuple[float, float]
@@ -155,9 +156,9 @@ class Comparison(Struct, frozen=True):
     job_causes: list[Reason]
     #: NVTX ranges of both, where no iterations are compared: name, and time of each in A and B (ns).
     regions: list[tuple[str, float, float]] = []
-    #: Numbers of runs, of which these have the median times.
+    #: Numbers of runs; those compared have the median times.
     runs: tuple[int, int] = (1, 1)
-    #: What was found of limits.
+    #: Results for limits.
     checked: list[Checked] = []
 
     @property

@@ -29,11 +29,11 @@ FAMILIES = {
 REST = "rest"
 #: Causes that are named at most.
 MOST_CAUSES = 2
-#: Families whose reasons have names of their own.
+#: Families with named reasons.
 OF_MANY = ("kernels", "communication", "copies", "hosts")
 #: Families that name nothing to change.
 UNKNOWN = ("unexplained", REST)
-#: What tells reasons apart, and columns of what a change is by.
+#: Columns that identify reasons, and columns for the parts of a change.
 KEY = ["part", "name", "range"]
 BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
 
@@ -74,7 +74,7 @@ def list_reasons(
     joined = pl.concat([joined, pl.DataFrame(rest)], how="diagonal").join(
         counts, on=["part", "name"], how="left"
     )
-    # What startup and shutdown are in is named by the run in which it takes longer.
+    # The activity in startup and shutdown is named by the run in which it takes longer.
     inside = (pl.col(f"{job}_inside").fill_null("") for job in "ab")
     inside = (
         pl.when(pl.col("a_ns").fill_null(0) >= pl.col("b_ns").fill_null(0))
@@ -86,7 +86,7 @@ def list_reasons(
     joined = joined.with_columns(pl.col("^[ab]_(ns|count)$").fill_null(0.0))
     change, count = pl.col("b_ns") - pl.col("a_ns"), pl.col("b_count")
     often = pl.when(pl.col("a_count") > 0).then(count / pl.col("a_count"))
-    # What is new or gone; work that both have may be on the path of one alone.
+    # New or missing work; common work may be on the path of one run alone.
     is_new = (pl.col("a_count") == 0) != (count == 0)
     by_count = (often.fill_null(1.0) - 1) * pl.col("a_ns")
     by_duration = (pl.col("times").fill_null(1.0) - 1) * (pl.col("a_ns") + by_count)
@@ -115,7 +115,7 @@ def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
     both = sums[0].join(sums[1], on=key, how="full", coalesce=True)
     often = pl.col("b_count") / pl.col("a_count")
     times = pl.col("b_time_ns") / pl.col("a_time_ns") / often
-    # Of two in the middle the one that changes less.
+    # Of the two middle values, the one that changes less.
     low, high = (times.quantile(0.5, one).over("part", "name") for one in ("lower", "higher"))
     both = both.with_columns(
         times=pl.when(low.log().abs() <= high.log().abs()).then(low).otherwise(high)
@@ -145,7 +145,7 @@ def choose_causes(
     of_ranks = of_ranks if runs[0].ranks == runs[1].ranks else of_ranks.clear()
     found = _Causes(reasons, rows, of_ranks, whole, clock)
     sign, least = np.sign(whole), LEAST_NAMED * abs(whole)
-    # What single parts of equal runs differ by is chance.
+    # Differences of single parts between equal runs are random.
     most = found.find_against(-sign, max(least, OPPOSED * min(times)))
     causes = found.list_parts(sign, least)[:MOST_CAUSES]
     return causes, [most] if causes and most else []
@@ -217,7 +217,7 @@ class _Causes(Struct, frozen=True):
             return None
         grown = grown.filter(pl.col("own") > 0).sort("own", descending=True)
         first = grown.row(0, named=True)
-        # What others of the family make up for is no cause by itself.
+        # A change offset by others of the family is not a cause by itself.
         is_single = MOSTLY * change <= first["own"] <= change / MOSTLY
         if is_single and family in OF_MANY:
             grown, change = grown[:1], first["own"]

@@ -20,9 +20,9 @@ from nsys2prv.show.thresholds import APART, LEAST_ALIKE, LEAST_COMMON, SAME_COUN
 NOT_COMPARABLE = "not comparable"
 #: Layouts that show what hosts do outside CUDA and MPI calls.
 SHOW_HOSTS = {*SAMPLES, *STATES_OF_THREADS, *OS}
-#: Parts of the path before and after what GPUs do, or is MPI.
+#: Parts of the path before and after the work of GPUs or the time in MPI.
 ENDS = ("start", "exit")
-#: What of a kernel's name is of one build or GPU alone.
+#: Parts of a kernel's name that are specific to a build or GPU.
 ARGUMENTS = re.compile(r"<.*(?:>|…$)|\(.*(?:\)|…$)")
 _GPU = re.compile(r"(?i)sm_?\d+|maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell")
 PATH = dict.fromkeys(("rank", "part", "name", "range"), pl.String) | {"time_ns": pl.Int64}

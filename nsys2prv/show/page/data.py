@@ -33,7 +33,7 @@ MOST_CELLS = 60_000
 MOST_METRICS, MOST_METRIC_BYTES = 48, 1_000_000
 #: Metrics that are there at least.
 FIRST_METRICS = r"^SMs? Active|^GR Active|^Device memory in use"
-#: What rows of metrics are called, in front of the GPU.
+#: Prefix of metric rows, before the GPU.
 GPU_METRICS = "Metrics "
 #: Bytes of the longest number as a varint: 8 x 7 bits hold more than a year in ns.
 MOST_BYTES = 8

@@ -56,11 +56,12 @@ CALL_CLASSES = {
     for layout, part in CALLS.items()
 }
 MESSAGES = {"mpi_message": 0, "nccl_message": 1}
-#: Kernels with a map over lanes and time, those that take most; most intervals of its time.
+#: Number of kernels with a map over lanes and time, those with the most time; maximum number of its time
+#: intervals.
 MAPS, MAP_BINS = 8, 60
-#: What the reading of a group calls them.
+#: Their name in the results of a group.
 KERNELS = "kernels"
-#: Pairs of lanes in the matrix of messages, those with most bytes.
+#: Maximum number of lane pairs in the matrix of messages, those with the most bytes.
 MOST_PAIRS = 10_000
 
 
@@ -83,9 +84,9 @@ class Events(Struct, frozen=True):
     tracks: dict[str, pl.DataFrame]
     #: Lines from sends to receives: from, to (lanes), begin, end, bytes, on_gpu.
     messages: pl.DataFrame
-    #: Of the whole job: from, to (lanes), count and bytes of the messages, and the sum of their times (ns).
+    #: For the whole job: from, to (lanes), count and bytes of the messages, and the sum of their times (ns).
     pairs: pl.DataFrame
-    #: Of the whole job: lane, kernel (`source`, `name`), bin, count, time (ns), and the edges of the bins.
+    #: For the whole job: lane, kernel (`source`, `name`), bin, count, time (ns), and the edges of the bins.
     kernels: pl.DataFrame
     edges: np.ndarray
     #: Names of threads and communicators, by the numbers that events have.

@@ -43,8 +43,8 @@ PAD, LEAST_PAD = 0.35, 10_000
 MOST_TIMES = 100
 #: In a job without iterations, a collective belongs to a moment at most this much earlier (ns).
 LATER = 2_000_000
-#: Of a window with too many events for the page, those are shown that last at least this part of it:
-#: with few lanes, and with more than MANY_LANES.
+#: From a window with too many events for the page, events that last at least this part of it are shown: with
+#: few lanes, and with more than MANY_LANES.
 VISIBLE, VISIBLE_OF_MANY = 1 / 500, 1 / 100
 MANY_LANES = 16
 
@@ -54,7 +54,7 @@ class Moment(Struct, frozen=True):
 
     begin: int
     end: int
-    #: What the timeline shows at first.
+    #: The initial time span of the timeline.
     view: tuple[int, int]
     #: Numbers of lanes, the culprits first.
     lanes: tuple[int, ...]
@@ -71,7 +71,7 @@ class Excerpts(Struct, frozen=True):
 
     #: One for each finding, None where it has no moment.
     moments: Sequence[Moment | None]
-    #: The windows whose events are there.
+    #: The windows with included events.
     windows: Sequence[Window]
     events: Events
     #: Source (name set), name (value) and class of each name -> its label.
@@ -103,7 +103,7 @@ def choose_excerpts(
     wanted = [one for one in moments if one]
     windows = [*_choose_windows(job, results, wanted, len(lanes), total, budget)]
     events = read_events(job, lanes, windows, collectives)
-    # How many there are in a window was an estimate.
+    # The number of events in a window was an estimate.
     while (carried := _count(events)) > 1.3 * budget and len(windows) > 1:
         windows = windows[: max(len(windows) * 3 // 4, 1)]
         events = select_events(events, windows)
@@ -229,7 +229,7 @@ class _Places:
         if finding.kind == "exposed_communication":
             by = pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
         elif finding.ranks:
-            # One that others come later to shows nothing of those at fault.
+            # A collective to which others arrive later shows nothing about the ranks at fault.
             near = near.filter(pl.col("late") == pl.col("last"))
         if not near.height:
             return 0, near

@@ -28,7 +28,7 @@ from nsys2prv.show.page.excerpts import Moment
 
 #: Bars of single GPUs; of more the mean of each host.
 MOST_BARS = 16
-#: End of the title of a page of `report`, and the number of bytes at the start of the file that hold it.
+#: End of the title of a page of `report`, and the number of bytes at the start of the file that contain it.
 REPORT_TITLE, HEAD = " - nsys2prv report</title>", 4096
 #: Parts in which a GPU computes, or a rank without any is in MPI.
 USEFUL = ("compute", "both", "mpi")
@@ -45,7 +45,7 @@ class Part(Struct, frozen=True):
     colour: str
     #: Of the whole bar.
     share: float
-    #: Where it begins (of ACROSS).
+    #: Its begin (of ACROSS).
     x: float
     time: str
 

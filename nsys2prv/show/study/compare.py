@@ -20,7 +20,7 @@ from nsys2prv.figures.study_model import (
 from nsys2prv.show.study.formats import Study
 from nsys2prv.show.thresholds import MIDDLE, OTHER_WORK, UNCLEAR
 
-#: What is said of runs that do not compare.
+#: Warnings about runs that are not comparable.
 WARNINGS: dict[str, str] = load_shipped_file("nsys2prv.show.study", "warnings.yaml")
 
 
@@ -153,7 +153,7 @@ def _relate(
     if (speedup := divide("elapsed_ns", grown)) is not None:
         metrics |= {"speedup": speedup, "efficiency": speedup / grown}
     hosts = sums.get("hosts", 0) / max(reference.get("hosts", 0), 1)
-    # Without GPUs MPI alone may be what is parallel.
+    # Without GPUs the only parallelism may be MPI.
     has_devices = bool(metrics.get("device"))
     of_mpi = None if has_devices else metrics.get("mpi", {}).get("parallel")
     for part, key, by in (("device", "useful_ns", grown), ("host", "host_useful_ns", hosts)):

@@ -50,7 +50,7 @@ from nsys2prv.show.text import (
     make_figure_column,
 )
 
-#: Runs or regions beside each other.
+#: Maximum number of runs or regions side by side.
 MOST_BESIDE = 4
 #: Characters of the name of a region.
 WIDEST = 16
@@ -59,7 +59,7 @@ DEVICE_REGIONS = "Regions: devices, in the work launched in them"
 HOST_REGIONS = "Regions: MPI, while hosts are in them"
 #: Cells that spreadsheets would take for formulas begin so; numbers are none.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-#: What files of TALP have.
+#: Contents of TALP files.
 TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
 

@@ -14,7 +14,7 @@ from nsys2prv.show.study.plots import find_sections
 from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import GROUPS, WORKS, format_figure, format_work, use_micro_sign
 
-#: What Markdown indents a factor by, and the characters that mean something to it.
+#: Markdown's indentation of a factor, and its special characters.
 INDENT = "&nbsp;" * 4
 #: An underscore within a word means nothing.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

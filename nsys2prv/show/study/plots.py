@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM, LINE = 62, 178, 34, 44, 14
 #: Looks of lines, names of ticks at most, characters of a name, and points from which on these are small.
 LOOKS, MOST_TICKS, WIDEST, MANY = 7, 8, 26, 40
-#: Factors that are plotted: those of devices, and of MPI.
+#: Plotted factors: of devices, and of MPI.
 FACTORS = {
     "device": (
         "parallel",
@@ -37,7 +37,7 @@ FACTORS = {
 }
 #: Height of the picture of a run among all of them, of the axis below, and bars of a balance at most.
 STRIP, AXIS, MOST_BARS = 34, 30, 64
-#: What files have in the place of the style of a page.
+#: Colors in files, in place of the style of a page.
 _COLOURS = ("#0b63ce", "#b3261e", "#1b7a3a", "#8a5300", "#6a3fb5", "#00707a", "#a03a74")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "", "4 4", "12 4")
 STYLE = "".join(
@@ -63,13 +63,13 @@ class Plot(Struct, frozen=True):
     section: str
     #: Unit of values: `ratio` (logarithmic), `share` (of 1) or `time` (ns).
     unit: str
-    #: What the axis is of, the place of each point on it, and what that is called.
+    #: Quantity on the axis, the place of each point on it, and its name.
     axis: str
     places: Sequence[float]
     names: Sequence[str]
     #: Name -> a value for each point, None for unknown.
     lines: Mapping[str, Sequence[float | None]]
-    #: The same of what is not measured.
+    #: The same for values that are not measured.
     guide: Mapping[str, Sequence[float | None]] = {}
 
 

@@ -29,17 +29,17 @@ from nsys2prv.show.study.formats import Study
 from nsys2prv.show.text import say_clock
 from nsys2prv.show.thresholds import LONGER, REGULAR
 
-#: What is not counted as work of iterations: kernels that communicate are counted by operation, and some
-#: calls happen once in a job.
+#: Work that does not count for iterations: kernels that communicate are counted by operation, and some calls
+#: occur once in a job.
 NO_WORK = (
     list_labels("kernel_class")[COMMUNICATION],
     "MPI_Init",
     "MPI_Init_thread",
     "MPI_Finalize",
 )
-#: When a run began, in its environment.
+#: Start of a run, in its environment.
 BEGIN = "begin (UTC)"
-#: A table that a run lacks.
+#: A table missing from a run.
 NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 
 
@@ -70,7 +70,7 @@ def make_run(name: str, job: FinishedJob) -> Run:
     metrics = {"elapsed_ns": elapsed, **job.metrics}
     sums = {**_sum_work(device, host, count), "elapsed_ns": elapsed}
     if sampled:
-        # Of all devices, where some were not sampled.
+        # Extrapolated to all devices if some were not sampled.
         instructions = sampled["instructions"] / sampled["useful_ns"] * device["useful_ns"]
         sums |= {"instructions": instructions / count, "clock_hertz": sampled["clock_hertz"]}
     tables = {key: table.frame for key, table in result.tables.items()}
