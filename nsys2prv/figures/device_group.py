@@ -588,7 +588,9 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
     """Return the spans in which any of these threads is in a call that may wait for files or the network."""
-    return unit.find_thread_spans(threads, "osrt", only=unit.options.io)
+    return unit.remember(
+        ("io", *threads), lambda: unit.find_thread_spans(threads, "osrt", only=unit.options.io)
+    )
 
 
 _MPI_CALLS = load_catalogue().name_sets["mpi_other"].list_known_values()

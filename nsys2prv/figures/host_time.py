@@ -216,12 +216,16 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
     """
     if not unit.has("profiler_overhead"):
         return EMPTY
-    rows = unit.select_events("profiler_overhead", [thread])
-    since, until, what = to_arrays(rows, *SIDES, "what")
-    begin, end = to_arrays(unit.select_events("cuda_api", [thread]), *SIDES)
-    ends = np.append(end, np.iinfo(np.int64).max)[np.searchsorted(begin, since)]
-    works = (until < ends) & ~np.isin(what, unit.options.no_profiler)
-    return unit.covered & merge_spans(since[works], until[works])
+
+    def find() -> Spans:
+        rows = unit.select_events("profiler_overhead", [thread])
+        since, until, what = to_arrays(rows, *SIDES, "what")
+        begin, end = to_arrays(unit.select_events("cuda_api", [thread]), *SIDES)
+        ends = np.append(end, np.iinfo(np.int64).max)[np.searchsorted(begin, since)]
+        works = (until < ends) & ~np.isin(what, unit.options.no_profiler)
+        return unit.covered & merge_spans(since[works], until[works])
+
+    return unit.remember(("profiler", thread), find)
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
@@ -249,10 +253,10 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
     in such calls; without such calls the one with the most NVTX ranges, CPU samples or OS runtime calls.
     """
     main = unit.find_main_thread(task)
-    layouts, threads = ("cuda_api", *filter(unit.has, MPI_LAYOUTS)), unit.list_rows(task)
-    frames = [unit.select_events(layout, threads) for layout in layouts]
-    if any((rows["thread"].to_numpy() == main).any() for rows in frames):
+    layouts = ("cuda_api", *filter(unit.has, MPI_LAYOUTS))
+    if any((unit.read_named(layout)["thread"].to_numpy() == main).any() for layout in layouts):
         return main
+    frames = [unit.select_events(layout, unit.list_rows(task)) for layout in layouts]
     calls = [rows.select(pl.col("thread").cast(pl.Int64), time=DURATION) for rows in frames]
     sums = pl.concat(calls).group_by("thread").agg(pl.col("time").sum())
     for layout in () if sums.height else ("nvtx_pushpop", *SAMPLES, *OS):

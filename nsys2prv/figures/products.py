@@ -89,9 +89,9 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
         ranges = read_ranges(
             unit, captured, "nvtx_pushpop", fields, wanted=lambda rows: rows["operations"] > 0
         )
-        ranges = keep_outermost(ranges).with_row_index("product")
         if not ranges.height:
             return unit.work.clear()
+        ranges = keep_outermost(ranges).with_row_index("product")
         if not has_captures:
             work = unit.list_launched_work(columns)
         key = ("thread", "begin")
