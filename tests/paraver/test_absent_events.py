@@ -72,7 +72,7 @@ def open_tables(trace: Path, views: Sequence[View]) -> dict[str, str]:
 
 
 def list_columns(table: str) -> list[str]:
-    """Return the columns with a figure other than 0, in any row or plane."""
+    """Return the columns with a figure other than 0 and the mean of nothing (-nan), in any row or plane."""
     columns, found = [], []
     for line in table.splitlines():
         name, *cells = line.split("\t")
@@ -80,7 +80,7 @@ def list_columns(table: str) -> list[str]:
             columns = cells
         elif name not in TOTALS:
             pairs = zip(columns, cells, strict=False)
-            found += [column for column, cell in pairs if cell and float(cell)]
+            found += [column for column, cell in pairs if cell and abs(float(cell)) > 0]
     return found
 
 
