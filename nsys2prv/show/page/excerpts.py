@@ -190,6 +190,8 @@ class _Places:
         view = max(0, first - pad), min(self._job.duration, last + pad)
         waiting = members.sort("wait", descending=True)["lane"].to_list() if members.height else []
         shown = self._choose_lanes(culprits, waiting)
+        if not shown:
+            return Moment(begin, end, view, shown, culprits, collective)
         job = self._job.prepared
         task = [*self._lanes][shown[0]][0]
         report = job.model.processes[task - 1].report

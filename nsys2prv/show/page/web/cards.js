@@ -23,9 +23,8 @@ export const markMoment = (data, moment) => {
   return marks;
 };
 
-/** Draw the timeline of each card when it comes into sight; showInWhole(moment) shows it in that of the
- * job, if there is one.
- * Returns what makes those that were not in sight, for printing. */
+/** Draw the timeline of each card when it comes into sight; showInWhole(moment) shows it in that of the job,
+ * if there is one. Returns what makes those that were not in sight, for printing. */
 export const showCards = (data, showInWhole) => {
   const cards = findAll("article[data-moment]"), timelines = new Map();
   const open = card => {

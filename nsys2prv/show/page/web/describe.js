@@ -176,8 +176,8 @@ const nameHostState = (data, lane, time) => {
   return most > 0 ? data.binParts[shares.indexOf(most)].title : "outside recorded calls";
 };
 
-/** Add up times by what they are of, and return the name with most of it, and its time. times: [name,
- * time]. */
+/** Add up times by what they are of, and return the name with most of it, and its time. times: [name, time].
+ * */
 const findMost = times => {
   const sums = new Map();
   for (const [name, time] of times) sums.set(name, (sums.get(name) ?? 0) + time);

@@ -18,8 +18,8 @@ const MOST_JOINS = 160, MOST_LOOKED_AT = 3000, MOST_MESSAGES = 1500;
 /** Events narrower than this (px) fill columns together. */
 const NARROW = 3;
 
-/** Pixel columns of a track, each with the shares of the narrow events in it: at least a pixel high, so
- * that a single one is seen. */
+/** Pixel columns of a track, each with the shares of the narrow events in it: at least a pixel high, so that
+ * a single one is seen. */
 class Columns {
   constructor(drawing, y, size) { Object.assign(this, { drawing, y, size, x: 0, shares: new Map() }); }
   add(x0, x1, colour) {

@@ -3,8 +3,8 @@ import { countNoun } from "./format.js";
 import { FULL } from "./shares.js";
 
 /** In how many parts of the steady state lanes are compared, and in what share of it like ones differ at
- * most: twice what a finding
- * has to gain (2%), so that noise does not part them. A group of at most this share of all lanes is odd. */
+ * most: twice what a finding has to gain (2%), so that noise does not part them. A group of at most this
+ * share of all lanes is odd. */
 const PARTS = 40, DIFFERS = .04, ODD = .02;
 
 export const sumGrid = (grid, lane) => grid?.[lane].reduce((total, value) => total + value, 0) ?? 0;

@@ -20,9 +20,8 @@ const MAPS = [
 const MOST_ROWS = 48;  // Of those with most; all where they are in order.
 const IDLE_OF = ["compute", "communication", "wait", "copies"];
 
-/** Add how late lanes are by themselves, as who waits for a late one is late behind it; and the time in
- * which GPUs
- * are idle: what is left of each iteration. */
+/** Add how late lanes are by themselves, as who waits for a late one is late behind it; and the time in which
+ * GPUs are idle: what is left of each iteration. */
 function addDerived(data) {
   const { grids } = data;
   if (grids.delays && grids.wait)
@@ -46,9 +45,9 @@ function nameColumn(data, column) {
   const [first, last] = listColumn(data, column);
   return last - first > 1 ? `iterations ${first + 1} to ${last}` : `iteration ${first + 1}`;
 }
-/** The lanes of an iteration that are worth a look: of many those that others wait for most, and least. */
 /** Ranks that the timeline of an iteration shows. */
 const SHOWN = 8;
+/** The lanes of an iteration that are worth a look: of many those that others wait for most, and least. */
 function chooseLanes(data, column) {
   const { delays, wait } = data.grids, lanes = data.lanes.map((_, lane) => lane);
   if (lanes.length <= SHOWN || !delays) return lanes.slice(0, SHOWN);

@@ -4,8 +4,8 @@ import { make, Painter, showTip } from "./dom.js";
 const DRAG = 4;  // A pointer that moved further drags (px).
 
 /** Those that extend it have `draw(context, width, height)`, `find(x, y)`, what is there, null for nothing,
- * `tell(it)`,
- * lines on it, and `release(from, to, isDrag)`, called with the places (px) of a drag or a click. */
+ * `tell(it)`, lines on it, and `release(from, to, isDrag)`, called with the places (px) of a drag or a
+ * click. */
 export class Plot {
   constructor(root, kind, label, options) {
     Object.assign(this, { hover: null, brush: null }, options);

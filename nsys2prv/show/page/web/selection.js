@@ -28,11 +28,10 @@ const measureUnion = spans =>
               [from, to]) => [total + Math.max(to - Math.max(from, reached), 0), Math.max(to, reached)],
       [0, -Infinity])[0];
 
-/** The columns of a table of what some lanes do from begin to end, by events: time within, share of the
- * time of all these lanes; count, mean and
- * longest of the whole events that are at least partly in it. Where events of it are not on the page the
- * shares of its bins, and no counts. covered: the share
- * that each sort of events covers, counting once what overlaps on a lane. */
+/** The columns of a table of what some lanes do from begin to end, by events: time within, share of the time
+ * of all these lanes; count, mean and longest of the whole events that are at least partly in it. Where
+ * events of it are not on the page the shares of its bins, and no counts. covered: the share that each sort
+ * of events covers, counting once what overlaps on a lane. */
 export const sumUp = (data, lanes, begin, end) => {
   const isWhole = lanes.every(lane => data.isCarried(lane, begin, end));
   const all = (end - begin) * lanes.length;

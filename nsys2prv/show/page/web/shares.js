@@ -106,8 +106,8 @@ const getBins = (data, lanes) => remember(
   ...lanes.length > 1 ? [data.binsOfLists, lanes] : [data.binsOf, lanes[0]], () => new Bins(data, lanes));
 
 /** Shares of the parts of time (binParts) of lanes from begin to end, their mean: of the hosts, or of the
- * GPUs. Of one lane by its events,
- * where all are on the page; lanes: always the same list for the same lanes. */
+ * GPUs. Of one lane by its events, where all are on the page; lanes: always the same list for the same
+ * lanes. */
 export const measureShares = (data, lanes, begin, end, isHost) => {
   const shares = new Float64Array(data.binParts.length);
   const isExact = lanes.length === 1 && data.isCarried(lanes[0], begin, end);

@@ -18,8 +18,8 @@ export class Timeline {
   /** options: `lanes` (numbers) or `groups` ({label, note, lanes, open}); `view` [begin, end]; `label`, for
    * screen readers; `detailed`, the lanes that have all their tracks (default: all); `marks` ({lane, begin,
    * end, text}); `culprits`, lanes to point out; `collective`, its number; `highest` (px); `buttons`;
-   * `onview`, `onchange`; `hasTable`, of what is visible;
-   * `isFree`, whether it may show time outside of the job. */
+   * `onview`, `onchange`; `hasTable`, of what is visible; `isFree`, whether it may show time outside of the
+   * job. */
   constructor(root, data, options) {
     root.timeline = this;
     Object.assign(this,
