@@ -55,8 +55,8 @@ FAMILIES = {
     "allocation": re.compile(r"(?i)^cu(?:da)?(?:Mem)?(?:Malloc|Free|Alloc|HostAlloc|HostRegister)"),
     "module_loading": re.compile(r"(?i)^cu(?:da)?(?:Module|Library|Link)"),
 }
-#: Calls that give work to GPUs and do not wait for it. Jobs are bound by them if they, and the time
-#: between them, are this share of what GPUs wait for hosts; longer ones (ns) do something else.
+#: Calls that launch GPU work and do not wait for it. Jobs are launch-bound if these calls, and the time
+#: between them, take this share of the time that GPUs wait for hosts; longer ones (ns) do something else.
 LAUNCHES = re.compile(
     r"(?i)^cu(?:da)?(?:Launch|GraphLaunch|Mem(?:cpy|set).*Async|EventRecord|StreamWaitEvent)"
 )
@@ -77,9 +77,9 @@ class Cause(Struct, frozen=True):
     gain: float
     #: The change.
     changes: Changes
-    #: Whose work it is, if it is some processes'.
+    #: The processes whose work it is, if it concerns only some.
     suspect: Suspect | None = None
-    #: Of a place: its kind of edge (CALL, GAP) and key.
+    #: For a place: its kind of edge (CALL, GAP) and key.
     place: tuple[Kind, int] | None = None
     #: Share of the span that it gains by itself, where other causes hide a part of its gain.
     alone: float | None = None
@@ -94,7 +94,7 @@ class Cause(Struct, frozen=True):
 
 def find_causes(replay: Replay) -> list[Cause]:
     """Return the changes that save time: stragglers, other causes, limits."""
-    # Who waits for a CPU is late for that reason, whoever it is.
+    # A rank that waits for a CPU is late for that reason, whichever rank it is.
     waiting = Cause("cpu", replay.compute_gain(replay.cpu_waits, LEAST_GAIN), replay.cpu_waits)
     first = [waiting] if waiting.gain >= LEAST_GAIN else []
     replay = replay.skip_cpu_waits() if first else replay
@@ -102,12 +102,12 @@ def find_causes(replay: Replay) -> list[Cause]:
     base.tables.clear()
     start = base
     candidates = [cause for cause in _list_candidates(base) if cause.gain >= LEAST_GAIN]
-    # Limits come last: what is specific is part of them, and so are waits that end with work. Waits for
-    # messages are shorter without the transfers and the work of hosts that they consist of.
+    # Limits come last, because they include specific causes and waits that end with work. Waits for messages
+    # are shorter without the transfers and the host work that they consist of.
     calls = replay.job.calls.items()
     order: dict[object, int] = {kind: number for number, kind in enumerate(LIMITS, 2)}
     waits = [name for name, label in calls if "Synchronize" in label]
-    # Where hosts wait for most of what they launch one by one, each launch comes late because of it.
+    # If hosts wait for most launches one by one, each launch is late because of it.
     is_each = len(replay.select((Kind.RETURN,), waits)) > EACH_WAITS * len(replay.select(GPU))
     order |= {(Kind.CALL, name): -1 if is_each else 1 for name in waits}
     for cause in sorted(
@@ -115,7 +115,7 @@ def find_causes(replay: Replay) -> list[Cause]:
     ):
         gain = cause.gain if base is start else base.compute_gain(cause.changes)
         if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
-            # A wait for work hides what comes late for other reasons: that is theirs.
+            # A wait for work hides delays with other reasons, to which it belongs.
             is_late_wait = order.get(cause.place) == 1
             causes.append(replace(cause, gain=gain, is_rest=True) if is_late_wait else cause)
             base = base.change(cause.changes)
@@ -153,10 +153,10 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
         gain = culprit.gain
         of_moments = base.compute_gain(moments) if share < HICCUP_SHARE else 0.0
         if of_moments >= max(LEAST_GAIN, gain - LEAST_GAIN):
-            # What is longer at other times costs nothing.
+            # Longer work at other times costs nothing.
             kind, gain, changes = "hiccup", of_moments, moments
         elif of_moments >= LEAST_GAIN:
-            # What happens a few times is one cause, and what is always longer another one.
+            # A few occurrences are one cause, constantly longer work is another.
             causes.append(Cause("hiccup", of_moments, moments, culprit))
             base = base.change(moments)
             kept = [~np.isin(rows, moments[0][0]) for rows, _ in changes]
@@ -200,12 +200,12 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
     whole = culprit.is_link or culprit.hands_off or culprit.is_own or culprit.ratio
     if whole or not len(edges):
         return [], 0.0
-    # How often a process does the work that saves most.
+    # Number of repetitions of the work with the largest savings.
     key = replay.sum_work(edges, "key", lasts=saved)["key"][0]
     work = replay.list_work(np.concatenate([rows for rows, _ in changes]))
     repetitions = (work["key"] == key).sum() // work["process"].n_unique()
     few = min(max(1, int(HICCUP_TIMES * repetitions)), MOST_HICCUPS)
-    # Those of equal length in their order.
+    # Equal lengths keep their order.
     least = np.partition(saved, -few)[-few:].min() if few < len(saved) else 0
     longest = np.flatnonzero(saved >= least)
     longest = longest[np.argsort(-saved[longest], kind="stable")][:few]
@@ -312,7 +312,7 @@ def remove_long_pauses(replay: Replay) -> Changes:
     """Limit pauses of hosts between calls to the usual time of a launch, except between polling calls."""
     gaps, edges = replay.select((Kind.GAP,)), replay.edges
     long = gaps[replay.graph.weight[gaps] >= LONGEST_LAUNCH]
-    # Of each node the begin and the end are moments.
+    # Moments are the begin and the end of each node.
     ends = (np.isin(end[long] >> 1, replay.job.idle_nodes) for end in (edges.source, edges.target))
     return [(long[~np.logical_and(*ends)], 0.0)]
 
@@ -357,16 +357,16 @@ JOB_CHANGES: dict[str, tuple[str, Callable[[Replay], Changes]]] = {
         for family in FAMILIES
     },
 }
-#: That which is no cause, but tells how much of one can be gained.
+#: Not a cause, but shows how much of one can be saved.
 ASKED = "overlap"
-#: Those of jobs with GPUs.
+#: Changes only for jobs with GPUs.
 OF_GPUS = ("host_time", "pauses")
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
     """Return calls, and places between calls, by their time on the critical path."""
     path = replay.sum_work(replay.path, "kind", "key")
-    # What begins within the call that launches it.
+    # Work that begins within its launching call.
     is_within = (pl.col("kind") == Kind.LAUNCH) & (pl.col("key") % 2 == 0)
     path = path.with_columns(
         pl.when(is_within)

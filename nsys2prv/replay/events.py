@@ -27,8 +27,8 @@ from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.replay.graph import CLOCKS_APART, Kind
 from nsys2prv.table.event_reader import EventReader
 
-#: Calls by their names: what waits for the device, what waits for all that its process has launched,
-#: what copies, and what only looks whether something is done.
+#: Calls by name: those that wait for the device, that wait for all launched work of the process, that copy,
+#: and that only poll.
 SYNCHRONISES, FREES, COPIES, POLLS, STAGES = 1, 2, 4, 8, 16
 CALL_NAMES = {
     SYNCHRONISES: re.compile(SYNCHRONISING),
@@ -40,7 +40,7 @@ CALL_NAMES = {
     # The watchdogs of PyTorch set a mode before they look.
     POLLS: re.compile(r"(?i)^cu(?:da)?(?:(?:Event|Stream)Query|ThreadExchangeStreamCaptureMode)"),
 }
-#: What a row about an event or a synchronisation says; the numbers are those of native/replay.c.
+#: Meanings of rows about events and synchronizations; the numbers are those of native/replay.c.
 RECORD, WAIT_STREAM, WAIT_CONTEXT, WAIT_EVENT, HOLD_STREAM = range(5)
 _SYNCHRONISATIONS = {
     SYNCHRONIZATIONS["streamsynchronize"]: WAIT_STREAM,
@@ -125,7 +125,7 @@ class Markers(Struct, frozen=True):
 
     #: ns of the trace.
     time: np.ndarray
-    #: What it says, such as WAIT_STREAM (uint8).
+    #: Its meaning, such as WAIT_STREAM (uint8).
     says: np.ndarray
     #: Row of the host thread, -1 where unknown (int32).
     thread: np.ndarray
@@ -272,7 +272,7 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
         if not (is_own := launches.task == task).all():
             ids, calls = ids[is_own], calls[is_own]
         if not is_sorted(ids):
-            # Of several calls of an id the first.
+            # The first of several calls with one id.
             order = np.argsort(ids, kind="stable")
             ids, calls = ids[order], calls[order]
         calls = np.append(calls, np.int32(-1))
@@ -300,7 +300,7 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
     says = np.append(np.full(records.height, RECORD, np.uint8), says[kind[known]])[order]
     begin, event, stream, thread = (one[order] for one in (begin, event, stream, thread))
     tasks = reader.rows.get_column("process")
-    # Of several rows of a stream the first.
+    # The first of several rows of a stream.
     streams = reader.remember("streams of rows", lambda: reader.rows.threads["stream"].to_list())
     row_of: dict[tuple[int, int], int] = {}
     for row in np.flatnonzero(reader.rows.units == unit).tolist():

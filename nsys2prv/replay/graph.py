@@ -30,10 +30,9 @@ from nsys2prv._util.budget import EDGE_ROWS
 from nsys2prv._util.native import core
 
 US = 1_000
-#: Weight of an edge that does not hold (ns), and what stands in columns of int32 for a weight that has
-#: its place in a table.
+#: Weight of an edge that does not apply (ns), and the mark in int32 columns for a weight stored in a table.
 NO_WEIGHT, LONG = np.iinfo(np.int64).min, np.iinfo(np.int32).max
-#: How far host and device times of one report may be apart (ns).
+#: Possible difference between host and device times of one report (ns).
 CLOCKS_APART = 20 * US
 
 
@@ -99,7 +98,7 @@ def split_rows(count: int) -> Iterator[slice]:
 class Durations(Struct, frozen=True):
     """A column of durations (ns), as int32."""
 
-    #: LONG for one in the table, the least int32 for an edge that does not hold.
+    #: LONG for a weight in the table, the least int32 for an edge that does not apply.
     value: np.ndarray
     #: Rows of long ones, ascending, and how long these are (int64).
     place: np.ndarray
@@ -219,12 +218,12 @@ class Edges:
 
         #: A Kind, or NO_KIND (uint8).
         self.kind = graph.kind
-        #: What work it is, the same number on all ranks: name, place, or channel (int32).
+        #: Identity of the work, the same number on all ranks: name, place, or channel (int32).
         self.key = Column(graph.find_keys)
-        #: Moments that wait, and those that they wait for.
+        #: Waiting moments, and the moments they wait for.
         self.target = Column(lambda rows: 2 * graph.find_nodes(rows) + (rows >= count))
         self.source = Column(lambda rows: _look_up(rows, graph.source, 2))
-        #: Process whose work it is, -1 for meetings.
+        #: Process of the work, -1 for meetings.
         self.process = Column(lambda rows: graph.processes[graph.row[graph.find_nodes(rows)]])
         #: Class of the size of a transfer, of the same operation: 1000 x its name, and that of the
         #: bytes; of messages below zero.
@@ -271,7 +270,7 @@ class Graph(Struct, frozen=True, dict=True):
     typical: Column
     #: Whether an edge is what its target waited for (uint8).
     binding: np.ndarray
-    #: In what order a replay goes through the nodes.
+    #: Order in which a replay visits the nodes.
     plan: bytes
 
     @cached_property

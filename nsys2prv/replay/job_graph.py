@@ -45,7 +45,7 @@ from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Processes that transfer, and their hosts.
 Channel = tuple[tuple[int, ...], tuple[str, ...]]
-#: What people call the sides of hand-offs.
+#: Display names of the sides of hand-offs.
 HANDOFF_LABELS = {HANDOFF: "the hand-off to other processes", WAITED: "the end of its wait"}
 #: Columns of edges that join units: as in :data:`~nsys2prv.replay.graph.COLUMNS`, the channel, and the class
 #: of the size of transfers.
@@ -91,8 +91,8 @@ class JobGraph(Struct, frozen=True, dict=True):
     devices: np.ndarray
     #: Row of each thread of a helper that ranks wait for, by a process of its own.
     helpers: Mapping[int, int] = {}
-    #: Where GPUs of a process are ranks of NCCL: process of each GPU -> that whose threads drive it. Processes
-    #: that are neither drive none.
+    #: If GPUs of a process are NCCL ranks: process of each GPU -> the process whose threads drive it. Other
+    #: processes drive none.
     drivers: Mapping[int, int] = {}
 
     @property
@@ -127,7 +127,7 @@ def join_units(
     idle_nodes = []
     handoffs = list_joining_handoffs(reader)
     if helpers := _list_helpers(reader, handoffs):
-        # What helpers do while ranks wait for them.
+        # Work of helpers while ranks wait for them.
         units = chain(units, [build_unit_graph(reader, NO_UNIT, labels, handoffs)])
     for unit in units:
         first = bounds[-1]
@@ -160,7 +160,7 @@ def join_units(
     places, lengths = map(np.concatenate, zip(*long, strict=True))
     order = np.argsort(places)
     ordered = places[order], lengths[order]
-    # Threads that call neither CUDA nor MPI wait for what is not known: the outside, as far as is known.
+    # Threads that call neither CUDA nor MPI have unknown waits, attributed to the outside.
     others = handoffs.filter(~pl.col("calls"))["releaser"].unique().implode()
     arrive = calls.filter(pl.col("name") == WAITED, pl.col("thread").is_in(others))
     returned = _find_returned(reader, calls, arrive)
@@ -257,7 +257,7 @@ class _Joiner(Struct):
     #: Process of each row, and host of each process.
     task_of: np.ndarray
     hosts: Sequence[str]
-    #: Nodes whose work is LONG, and how long it lasts (ns).
+    #: Nodes with LONG work, and its duration (ns).
     long: list[tuple[np.ndarray, np.ndarray]]
     #: Number of each channel of transfers.
     channels: dict[Channel, int] = field(default_factory=lambda: {((), ()): 0})
@@ -293,7 +293,7 @@ class _Joiner(Struct):
         holds = meetings.holds
         until = times[meetings.begin[holds] >> 1] + meetings.needs[holds]
         np.maximum.at(moments, meetings.meeting[holds], until)
-        # Nobody leaves a collective before all have come, though clocks may differ by a little.
+        # No member leaves a collective before all have arrived, though clocks may differ slightly.
         waits, earliest = ~(meetings.eager | meetings.later), moments.copy()
         np.minimum.at(earliest, meetings.meeting[waits], times[meetings.end[waits] >> 1])
         moments = np.where(moments - earliest < CLOCK_ERROR, earliest, moments)

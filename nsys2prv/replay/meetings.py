@@ -29,7 +29,7 @@ from nsys2prv.replay.thresholds import FEWEST_CASES, QUICK_LINK, SAME_LINK, SLAC
 from nsys2prv.replay.unit_graph import classify_size
 from nsys2prv.table.event_reader import EventReader
 
-#: What a call that meets others lasts by itself (ns).
+#: Own duration of a call with a meeting (ns).
 MEETING_CALL = 1_000
 NCCL_MESSAGE, MPI_MESSAGE = MESSAGES
 #: Columns that identify a kernel or call, further ones of calls, and columns of members.
@@ -55,7 +55,7 @@ class Meetings(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace of each member.
     row: np.ndarray
-    #: Class of what is transferred: equal ones may be compared.
+    #: Class of the transfer: equal classes may be compared.
     size: np.ndarray
     #: Whether a member goes on without waiting for the others.
     eager: np.ndarray
@@ -63,10 +63,10 @@ class Meetings(Struct, frozen=True):
     holds: np.ndarray
     #: Whether a member may end later than the transfer, because it does something else meanwhile.
     later: np.ndarray
-    #: How long its transfer lasts (ns), AS_RECORDED from when all have come to its end.
+    #: Duration of its transfer (ns); AS_RECORDED from the arrival of the last member to its end.
     lasts: np.ndarray
-    #: How long it takes from when a member comes until the meeting is over for those that wait (ns): what
-    #: a link that several share needs for what is to be sent then.
+    #: Time from a member's arrival until the end of the meeting for waiting members (ns): the time that a
+    #: shared link needs for the data to be sent then.
     needs: np.ndarray
 
 
@@ -284,7 +284,7 @@ def _find_messages(
         found = index.find(messages[row].to_numpy(), times.to_numpy(), at_end)
         rows[name] = found.astype(np.int32)
     waits, polls = messages["lets"].is_not_null().to_numpy(), messages["polls"].to_numpy()
-    # Nobody's time counts twice.
+    # No time counts twice.
     is_one = messages["drives"].is_null() & (messages["lets"] == messages["takes"])
     is_one = is_one.fill_null(False).to_numpy() & ~polls
     size = classify_size(messages["bytes"].to_numpy()).astype(np.int32)

@@ -56,7 +56,7 @@ class PathPieces(Struct, frozen=True):
     end: np.ndarray
     #: Row of the trace (int64).
     row: np.ndarray
-    #: What the time went to, of `Cause`.
+    #: Activity that took the time, of `Cause`.
     cause: np.ndarray
     #: Edge of the path, -1 before the first and after the last.
     edge: np.ndarray
@@ -99,7 +99,7 @@ def find_pieces(replay: Replay) -> PathPieces:
         is_call = kind == Kind.CALL
         cause[is_call & np.isin(key, waiting)] = Cause.WAIT
         cause[is_call & (key >= MPI_NAMES)] = Cause.MPI
-        # What a latency has beyond what is usual comes first, as what was really waited for.
+        # The excess of a latency over the usual one comes first, as the actual reason for the wait.
         is_latency = (kind >= Kind.LAUNCH) & ~np.isin(kind, (Kind.MEET, Kind.OUTSIDE))
         beyond = graph.weight[own] - edges.typical[own]
         beyond = np.where(is_latency & (beyond > SLACK), beyond, 0)
@@ -167,7 +167,7 @@ def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
         edges, source, target = (one[near] for one in (edges, source, target))
         order = np.argsort(source, kind="stable")
         edges, source, target = (one[order] for one in (edges, source, target))
-        # Of several at a time the one that began first.
+        # The first to begin of several concurrent ones.
         source = np.maximum(source, np.append(0, np.maximum.accumulate(target)[:-1])[: len(edges)])
         layers.append((cause, edges, source, np.maximum(target, source)))
     cuts = np.sort(np.concatenate([begin, end, *(one for layer in layers for one in layer[2:])]))
@@ -198,7 +198,7 @@ _BEGINS = re.compile(r"MPI_(I(?!nit)|Start)")
 class IdealNetwork(Struct, frozen=True):
     """A span of the job on an ideal network."""
 
-    #: How long the span lasts then, as a share of how long it lasted.
+    #: New duration of the span, as a share of the recorded one.
     share: float
     #: Row of the trace -> share of the span that its thread would be in MPI.
     mpi: Mapping[int, float]
@@ -247,7 +247,7 @@ def replay_without_transfers(
         return (
             f"for {unexplained:.0%} of the critical path, the reports do not show what it waits for"
         )
-    # What a call of MPI does by itself is part of the transfer.
+    # The own work of an MPI call is part of the transfer.
     in_mpi = rows.get(Kind.CALL, transfers[:0])
     in_mpi = in_mpi[edges.key[in_mpi] >= MPI_NAMES]
     calls = in_mpi[~np.isin(edges.key[in_mpi], setting_up)]

@@ -17,7 +17,7 @@ class PathBound:
         _, path, _ = replay.before
         self.replay, self.path = replay, path
         self.lasts = replay.apply([])
-        #: Whether each edge is on the path, and the process whose work each of the path is.
+        #: Whether each edge is on the path, and the process of each edge on it.
         self.is_on = np.zeros(len(self.lasts), bool)
         self.is_on[path] = True
         self.kind, self.process = replay.edges.kind[path], replay.edges.process[path]
@@ -34,7 +34,7 @@ class PathBound:
         if self.replay.pipeline or own.all():
             return False
         changes = table.share(own, ~own)
-        # What no other does gets shorter as the rest of all does.
+        # Work that no other process does is shortened like the rest.
         alone = table.edges[(table.edges[:, ~own] < 0).all(axis=1)][:, own]
         changes.append((alone[alone >= 0], 0.0))
         if reacts:

@@ -32,7 +32,7 @@ from nsys2prv.replay.whatif import GPU, Changes, Replay
 
 _WORDS = [words for words, _ in JOB_CHANGES.values() if words]
 _WHO, _FACTOR = r"(?P<who>ranks?|host|gpus?) (?P<names>[^:]+): ?", r" x ?(?P<factor>[\d.]+)"
-#: Processes without a GPU, too, whose work no others do.
+#: Also processes without a GPU, whose work no others do.
 _ANYONE = _WHO.replace("host|", "host|process|")
 _SCALED = {**KINDS, "network": TRANSFERS}
 _HANDOFFS = {"as usual": LATE_HANDOFF, "at once": HANDOFF}
@@ -59,7 +59,7 @@ class Names(Struct, frozen=True):
 class Question(Struct, frozen=True):
     """A requested change, and the job to change. Raises UsageError for unknown names."""
 
-    #: Group of the form -> what was said.
+    #: Group of the form -> its text.
     said: Mapping[str, str]
     replay: Replay
     names: Names
@@ -184,7 +184,7 @@ class Question(Struct, frozen=True):
         return self.replay.remove_calls(self.find_calls("call", "call of CUDA or MPI"))
 
 
-#: How a change is said -> what makes it, and examples.
+#: Wording of a change -> function that makes it, and examples.
 _FORMS: dict[str, tuple[Callable[[Question], Changes], tuple[str, ...]]] = {
     _WHO + r"(?P<work>gpu|host|copies)(?: work)? as (?:the )?others": (
         Question.work_as_others,

@@ -78,13 +78,13 @@ class Suspect(Struct, frozen=True):
     kind: str
     #: Processes, ascending.
     processes: tuple[int, ...]
-    #: What the set is: the name of a host, or nothing.
+    #: Name of the set: a host, or "".
     host: str = ""
-    #: How many times as long as the others' its kernels last, where all are slow; else 0.
+    #: Factor by which its kernels take longer than the others', if all are slow; otherwise 0.
     ratio: float = 0.0
     #: Whether it is about work that the others do not have, rather than do faster.
     is_own: bool = False
-    #: Whether it is about more work in some kernels, of which all have an equal part then.
+    #: Whether it concerns extra work in some kernels, to be shared equally by all.
     is_shared: bool = False
 
     @property
@@ -136,7 +136,7 @@ def list_suspects(replay: Replay) -> list[Suspect]:
         return do_as_others(replay, one)
 
     for suspect, changes in prepare_next((one, make_changes(one)) for one in suspects):
-        # Of slow processes and links all gains are asked for.
+        # For slow processes and links all savings are needed.
         least = 0.0 if suspect.ratio or suspect.is_link else suspect.least
         found.append(structs.replace(suspect, gain=replay.compute_gain(changes, least)))
     found += _list_handoffs(replay)
@@ -194,7 +194,7 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
     near = [one for one in suspects if one.gain >= max(LEAST_GAIN, NEARLY_ALL * suspects[0].gain)]
     # Each time of the work compared says more than the ratio of all.
     found = min(near, key=lambda one: (len(one.processes), one.is_own, one.ratio > 0, -one.gain))
-    # A process that gains much alone is a cause of its own; the rest of the set comes after it.
+    # A process with large savings of its own is a separate cause; the rest of the set follows.
     alone = [
         one
         for one in suspects

@@ -68,13 +68,14 @@ _KERNELS: dict[str, Any] = {
 class Beside(Struct, frozen=True):
     """Kernels that overlap with NCCL kernels."""
 
-    #: Their edges, and how long each would last alone, and if no data moved beside it (ns).
+    #: Their edges, and the duration of each alone, and without concurrent data transfers (ns).
     edges: np.ndarray
     alone: np.ndarray
     still: np.ndarray
-    #: Places of the program whose kernel lasts longer beside NCCL, where it runs at times (_PLACES).
+    #: Places of the program with kernels that take longer alongside NCCL, if they sometimes run alongside it
+    #: (_PLACES).
     places: pl.DataFrame
-    #: How many times as long kernels last beside NCCL, on average.
+    #: Mean factor by which kernels take longer alongside NCCL.
     ratio: float
 
 
@@ -181,7 +182,7 @@ def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
     lasts, of = pl.col("lasts"), pl.col("share")
     varies = (of.max() - of.min() > 1 - MOSTLY) & (pl.len() >= FEWEST_NAMED)
     cases = cases.filter(varies.over("place"))
-    # What is far from usual has other reasons.
+    # Unusual durations have other reasons.
     cases = cases.filter((lasts - lasts.median().over("place")).abs() < MOST_LONGER)
     sides = {"alone": lasts.filter(of < 1 - MOSTLY), "beside": lasts.filter(of > MOSTLY)}
     places = cases.group_by("place", "name").agg(

@@ -23,9 +23,9 @@ class OwnWork(Struct, frozen=True):
     #: Lines of `keys` of the table with such work, and the share of each that is not the others' too.
     keys: np.ndarray
     share: np.ndarray
-    #: How often they do it beyond the others, of each line and column.
+    #: Additional repetitions compared with the others, for each line and column.
     more: np.ndarray
-    #: How long it lasts (ns) in each column, without what others do instead of it.
+    #: Its duration (ns) in each column, minus the work that others do instead.
     lasts: np.ndarray
 
 

@@ -70,7 +70,7 @@ class UnitGraph(Struct):
 
     #: Nodes, and edges between their moments.
     columns: Columns
-    #: Nodes whose work is LONG, and how long it lasts (ns).
+    #: Nodes with LONG work, and its duration (ns).
     long: tuple[np.ndarray, np.ndarray]
     #: Groups of latencies (:func:`mark_clear`).
     groups: pl.DataFrame
@@ -143,7 +143,7 @@ def build_unit_graph(
     # The moments of operations come first.
     first_call, calls_end = 2 * len(operations.begin), len(calls.begin)
     nodes_of = np.empty(first_call + 2 * calls_end, np.int32)
-    # What is not needed while the graph is built is freed.
+    # Free data that is not needed while the graph is built.
     del calls, operations, markers, is_copy, work, does
     return_freed_memory()
     arranged, _ = core.build_unit(

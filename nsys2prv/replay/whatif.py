@@ -53,15 +53,15 @@ from nsys2prv.replay.unit_graph import (
 GPU, HOST, COPIES = (Kind.KERNEL,), (Kind.GAP, Kind.CALL), (Kind.COPY,)
 #: Kinds of edges that are time of the host.
 HOST_TIME = (*HOST, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF)
-#: Latencies that tell what is usual, at most.
+#: Maximum number of latencies used to find the usual one.
 CASES = 200_000
-#: A span that all edges lie in.
+#: A span that contains all edges.
 ALWAYS = (-(1 << 62), 1 << 62)
-#: Kinds whose edges what-ifs ask for.
+#: Kinds of edges used in what-ifs.
 _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
-#: What tells the work of a process.
+#: Columns that identify the work of a process.
 _OF_WORK = ("key", "process")
-#: What stays the same with changes.
+#: Fields that changes do not affect.
 _KEPT = (
     *("counts", "processes", "span", "path", "_rows", "tables", "measured", "_latencies"),
     *("_scratch", "weight"),
@@ -79,20 +79,20 @@ class Excess(Struct, frozen=True):
     #: The most, and the sum, in each part of the time: (processes, PARTS).
     longest: np.ndarray
     sums: np.ndarray
-    #: What nearly all work differs by at most.
+    #: Variation that nearly all work stays within.
     usually: float
 
 
 class WorkTable(Struct, frozen=True, dict=True):
     """Work of some kinds: a line for the k-th repetition of each, a column for each process."""
 
-    #: Edge of the work, by what is done the k-th time and process, -1 where a process does not (int32).
+    #: Edge of the work, by repetition and process, -1 for a process without it (int32).
     edges: np.ndarray
-    #: What work it is, ascending: keys of edges (int32).
+    #: Identity of the work, ascending: keys of edges (int32).
     keys: np.ndarray
     #: First line of each of these, and the end of the last (int64).
     first: np.ndarray
-    #: How long each edge lasts (ns).
+    #: Duration of each edge (ns).
     weight: Durations
     #: Process of each column, ascending.
     processes: np.ndarray
@@ -181,7 +181,7 @@ class WorkTable(Struct, frozen=True, dict=True):
             own = (self.weight[self.edges[lines, column]] - self.usual[lines]).astype(np.float32)
             part, count = self.part[lines], max(len(lines), 1)
             sums[column] = np.bincount(part, own, PARTS)
-            # Those of a part follow one another in each key.
+            # Lines of a part are consecutive within each key.
             first = np.flatnonzero(np.diff(part, prepend=PARTS))
             np.maximum.at(
                 longest[column], part[first], np.maximum.reduceat(own, first) if len(own) else own
@@ -278,17 +278,17 @@ class KernelFacts(Struct, frozen=True):
 
     #: Kernels that are GEMMs without Tensor Cores, and processes whose GPUs have some.
     products: tuple[Collection[int], Collection[int]] = ((), ())
-    #: Kernels of products far below what their shapes allow, with their process and the share of their time
-    #: that they would take as others of the job do.
+    #: Kernels of products far below the rate allowed by their shapes, with their process and the share of
+    #: their time that they would take at the rate of the job's other products.
     slow_products: Sequence[tuple[int, int, float]] = ()
     #: Kinds of memory: pageable and pinned memory of the host.
     pageable: int = -2
     pinned: int = -2
-    #: How fast large copies of pinned memory usually are with these GPUs (B/ns).
+    #: Usual speed of large copies of pinned memory with these GPUs (B/ns).
     copy_speed: float = COPY_SPEEDS[0]
     #: Whether the job repeats the same work: other jobs may pause because there is none.
     is_steady: bool = True
-    #: How many iterations it has, 0 where that is not known.
+    #: Number of iterations, or 0 if unknown.
     iterations: int = 0
 
 
@@ -300,16 +300,16 @@ class Replay(Struct, frozen=True, dict=True):
     #: First and last time that count (ns of the trace).
     begin: int
     end: int
-    #: What is changed already: gains are of what is changed beyond.
+    #: Changes applied already: savings are in addition to them.
     done: tuple[tuple[np.ndarray, np.ndarray | float], ...] = ()
     #: Edges that no change makes shorter than so (ascending, ns): the profiler works in them, which is
     #: no gain.
     kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
-    #: What is known of kernels and memory.
+    #: Known facts about kernels and memory.
     known: KernelFacts = KernelFacts()
-    #: What changes if no thread waits for a CPU.
+    #: Changes if no thread waits for a CPU.
     cpu_waits: Changes = []
-    #: The stages of the job, if it is a pipeline; sets of processes, and what they are.
+    #: The stages of the job, if it is a pipeline; sets of processes, and their meaning.
     pipeline: Pipeline | None = None
     groups: Mapping[tuple[int, ...], tuple[str, int, int]] = {}
 
@@ -408,7 +408,7 @@ class Replay(Struct, frozen=True, dict=True):
     def change(self, changes: Changes) -> Replay:
         """Return the replay with these changes done."""
         changed = replace(self, done=(*self.done, *changes))
-        # What was recorded stays the same.
+        # Recorded values stay the same.
         for name in _KEPT:
             changed.__dict__[name] = getattr(self, name)
         return changed
@@ -485,7 +485,7 @@ class Replay(Struct, frozen=True, dict=True):
         pairs = self.list_work(calls).select("key", "process").to_struct()
         return calls[pairs.is_first_distinct().to_numpy()]
 
-    # What one process, or several, do as the others do it.
+    # Work of one process, or several, done like the others.
 
     @cached_property
     def tables(self) -> dict[tuple[Kind, ...], WorkTable]:
@@ -534,7 +534,7 @@ class Replay(Struct, frozen=True, dict=True):
             rows = np.concatenate(chosen)
         if Kind.GAP not in kinds or HANDOFF not in self.job.calls:
             return rows
-        # What others wait for only one does, and a wait is no work.
+        # Work that others wait for is done by only one process, and a wait is not work.
         return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
 
     def _add_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
@@ -661,7 +661,7 @@ class Replay(Struct, frozen=True, dict=True):
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
         table = table.keep(table.find_alike(every)) if kinds == GPU else table
-        # What is equal with the changes done so far stays so.
+        # Work that is equal after the applied changes stays equal.
         return replace(table, weight=self.apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
