@@ -217,7 +217,7 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     """Return the meetings of MPI calls. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
     `name` of each outermost one.
     """
-    table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES), _KNOWN)
+    table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
     messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
     if not calls.height:
         return _group_members([])
