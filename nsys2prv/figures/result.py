@@ -377,6 +377,11 @@ class Context(Struct, frozen=True):
         rows = rows.unique("task").sort("task")
         return rows.join(devices, "task", how="left", maintain_order="left")
 
+    def name_thread(self, row: int) -> tuple[str, str]:
+        """Return the name of a thread, without the prefix of helpers, and its host."""
+        name, node = self.reader.rows.threads.select("name", "node").row(row)
+        return name.removeprefix("helper "), node
+
     def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with numbers of devices replaced by their names, and `node`."""
         names = self.devices.select("device", "node", name="label")

@@ -361,8 +361,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """Return ranks with their hosts and GPUs, or a thread of a helper with its host."""
         if (row := self.replay.job.helpers.get(processes[0])) is None:
             return self.job.describe_ranks([one + 1 for one in processes])
-        name, node = self.context.reader.rows.threads.select("name", "node").row(row)
-        return f"process {name.removeprefix('helper ')} ({node})"
+        name, node = self.context.name_thread(row)
+        return f"process {name} ({node})"
 
     def describe_waiters(
         self, processes: Sequence[int], gained: float | None = None
@@ -427,7 +427,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         own = (waits["releaser"] == other).to_numpy() & (waits["time"] > 0).to_numpy()
         works = merge_spans(np.maximum(since, begin)[own], released[own])
         does = self._find_activities(self._open_unit(other), other, works)
-        name = self.context.reader.rows.threads["name"][other].removeprefix("helper ")
+        name, _ = self.context.name_thread(other)
         known = describe_parts(does.parts) if does.parts["unknown"] < works.length else ""
         what = ", ".join(str(one.of_whole) for one in (does.range, does.call) if one)
         share = time / max(spans.length, 1)

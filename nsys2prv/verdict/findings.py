@@ -307,9 +307,7 @@ def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
         gpus |= {name.lower(): task - 1 for name in names[: 3 if is_alone else 2] if "GPU" in name}
     labels = (context.labels[name] for name in ("kernels", "graphs") if name in context.labels)
     kernels = dict(pair for one in labels for pair in one.select("value", "label").rows())
-    threads = context.reader.rows.threads.select("name", "node")
-    named = ((process, threads.row(row)) for process, row in helpers.items())
-    others = {process: (name.removeprefix("helper "), node) for process, (name, node) in named}
+    others = {process: context.name_thread(row) for process, row in helpers.items()}
     return Names(ranks, gpus, kernels, others)
 
 
