@@ -173,7 +173,7 @@ def _check_ranks(job: Numbered) -> tuple[list[str], list[str]]:
     infos = [job.infos[report] for report in sorted({one.report for one in processes})]
     has_messages = any(result.facts for result in (*job.results, *job.clock_results))
     missing = check_missing_ranks(infos, [one.rank for one in processes], has_messages)
-    # What NCCL and MPI number may be of one process or several to the launcher.
+    # Ranks numbered by NCCL and MPI may be one process or several for the launcher.
     is_sure = {one.source for one in processes} <= {NCCL_RANKS, MPI_RANKS}
     return missing, [] if is_sure else check_claims(infos)
 

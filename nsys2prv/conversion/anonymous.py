@@ -31,19 +31,19 @@ from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.rows import ObjectTree
 
 _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
-#: Name set -> what a pseudonym of one of its names begins with.
+#: Name set -> prefix of pseudonyms of its names.
 PRIVATE_SETS: dict[str, str] = _DECLARED["private"]
-#: Sort of name -> those that everybody has.
+#: Sort of name -> common names, which are not private.
 _PUBLIC = {what: re.compile(pattern) for what, pattern in _DECLARED["public"].items()}
 #: The label of a function: its name, and its module in brackets where that is known.
 _FUNCTION = re.compile(r"(?s)(.*?)(?: \(([^()]*)\))?")
 _NUMBER = re.compile(r"\d+")
-#: Layout of samples -> what the pseudonym of one of its metrics begins with.
+#: Layout of samples -> prefix of pseudonyms of its metrics.
 _SAMPLED: dict[str, str] = _DECLARED["sampled"]
-#: Words of Nsight's own messages, and what is between words.
+#: Words of Nsight's own messages, and the separators of words.
 _MESSAGE_WORDS = frozenset(_DECLARED["message_words"].split())
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
-#: Longer numbers may be keys; they are part of what is hidden.
+#: Longer numbers may be keys and are hidden, too.
 LONGEST_NUMBER = 6
 
 

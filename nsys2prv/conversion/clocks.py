@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from nsys2prv.clock import ClockFinding
     from nsys2prv.clock.solve import Alignment
 
-#: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
-#: a job of one host).
+#: The method of a host without alignment (as in nsys2prv.clock.adjust, which is not imported for a job of one
+#: host).
 PLACED_BY_UTC = "UTC"
 #: The method of reports whose clocks are ignored.
 AS_THEY_ARE = "local times as they are"
 #: Hosts and ranks named in one line, and hosts listed in a summary.
 MOST_NAMED, MOST_HOSTS = 6, 8
-#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+#: Violations of causality below this (ns) are within the precision of aligned clocks.
 SLIGHT = 1_000
-#: The error in the whole trace is shown beside the one where clocks were observed if it is larger by
+#: The error in the whole trace is shown in addition to the one where clocks were observed if it is larger by
 #: this factor.
 NOTICEABLE_RATIO = 1.2
 #: Shortest time (ns) that is shown in ms instead of us.
@@ -99,7 +99,7 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     pivot = (min(times) + max(times)) // 2 if times else 0
     tasks = [partial(piece.gather, pivot) for piece in observed.calls]
     gathered = list(job.run(run_task, tasks))
-    # Not before it is needed: most jobs are of one host.
+    # Imported on demand, because most jobs have one host.
     from nsys2prv.clock.solve import solve_clocks
     from nsys2prv.match.gathering import merge_observations
 

@@ -224,8 +224,7 @@ def open_reports(
         raise foreign[0]
     warnings += [f"skipped: {error}" for error in foreign]
     infos = order_reports(infos)
-    # What is not wanted is read all the same: clocks are aligned and ranks related before
-    # anything is cut.
+    # Excluded data is read anyway: clocks are aligned and ranks related before anything is cut.
     choose_reports(infos, plan.cut)
     rows = sum(
         part.rows for info in infos for part in list_wanted_parts(info, plan.selection.kinds)

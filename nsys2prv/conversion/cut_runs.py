@@ -58,24 +58,24 @@ class CutTask(Struct, frozen=True):
     runs: tuple[Run, ...]
     #: File of the :class:`GlobalIds` of the cut trace, in which rows that are left out are -1.
     global_ids: Path
-    #: What is left out.
+    #: The plan of the cut.
     plan: CutPlan
     #: Time to keep.
     window: CutWindow
-    #: File for what stays.
+    #: File for the kept records.
     spill_file: Path
-    #: Ends of work whose times are damaged.
+    #: Ends of work with damaged times.
     damaged: np.ndarray
 
 
 class CutPart(Struct):
     """Result of cutting one task, in the time of the cut trace."""
 
-    #: What is left.
+    #: The kept records.
     result: TaskResult = field(default_factory=lambda: TaskResult(0, TRACE, 0))
-    #: How many ranges were clipped.
+    #: Number of clipped ranges.
     clipped: int = 0
-    #: Of lines that were left out, as in CutEdges.
+    #: Facts about omitted lines, as in CutEdges.
     carried: dict[int, int] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)
 

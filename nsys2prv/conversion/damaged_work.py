@@ -26,12 +26,12 @@ from nsys2prv.export.sqlite import open_database
 
 #: Tables of the operations of streams.
 TABLES = (KERNEL_TABLE, GRAPH_TABLE, COPIES, SETS, DECOMPRESSIONS)
-#: Columns that tell a stream, with the context that it is of, from others.
+#: Columns that identify a stream, with its context.
 QUEUE = (*STREAM_COLUMNS, "contextId", "greenContextId")
-#: Damage is rare: a stream is none that runs its operations one after the other if more than FEW of
-#: them, and than this share, hold others.
+#: Damage is rare: a stream does not run its operations one after the other if more than FEW of them, and more
+#: than this share, enclose others.
 FEW, SHARE = 2, 0.01
-#: So many damaged operations hold each other at most.
+#: Maximum nesting of damaged operations.
 MOST_NESTED = 8
 
 
@@ -42,12 +42,12 @@ class DamagedWork(Struct, frozen=True):
     report: int
     #: Its stream.
     stream: StreamKey
-    #: When it is said to begin and end (local ns).
+    #: Its recorded begin and end (local ns).
     begin: int
     end: int
     #: Id of the call that launched it, None where not recorded.
     correlation: int | None
-    #: How many later operations of the stream begin until it ends.
+    #: Number of later operations of the stream that begin before its end.
     later: int
 
 
@@ -56,7 +56,7 @@ class SearchTask(Struct, frozen=True):
 
     #: Index of the report.
     report: int
-    #: What is known of the report.
+    #: Facts about the report.
     info: ReportInfo
     #: Streams with operations that overlap.
     streams: tuple[StreamKey, ...]
@@ -136,7 +136,7 @@ def mark_damaged(
     """
     damaged, left = np.zeros(len(queue), bool), np.arange(len(queue))
     for _ in range(MOST_NESTED):
-        # What holds damaged ones is found when these are gone.
+        # Operations that enclose damaged ones are found when these are removed.
         damaged[_find_holding(left, queue, launch, begin, end, 2)] = True
         left = np.flatnonzero(~damaged)
     holding = np.append(np.flatnonzero(damaged), _find_holding(left, queue, launch, begin, end, 1))

@@ -72,7 +72,7 @@ def open_workplace(
 class Opened(Struct, frozen=True, eq=False, kw_only=True):
     """A job with open reports: only their metadata is read."""
 
-    #: What to read, how to place it, what to leave out.
+    #: The plan: what to read, how to place it, what to leave out.
     plan: Plan
     #: Folder of temporary files, where the runs are.
     folder: Path
@@ -162,10 +162,10 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 class Numbered(Read, frozen=True, eq=False, kw_only=True):
     """A job with rows for its objects."""
 
-    #: Which reports were recorded together.
+    #: Groups of reports that were recorded together.
     captures: Captures
-    #: (report, process) whose NCCL kernels lack the payloads that other reports have -> number of
-    #: these kernels, and how many of them were matched nevertheless.
+    #: (report, process) with NCCL kernels without the payloads that other reports have -> number of these
+    #: kernels, and of matched ones among them.
     silent_in_nccl: dict[tuple[int, int], tuple[int, int]]
     #: Paraver's tree of nodes, tasks and threads.
     model: ObjectModel
@@ -191,22 +191,22 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
     #: Notes for the summary.
     notes: list[Note]
-    #: Work of GPUs whose recorded times cannot be right.
+    #: GPU work with impossible recorded times.
     damaged: list[DamagedWork]
     #: Name set -> labels of the values of names.
     values: dict[str, NameValues]
-    #: Labels as the reports have them, where those of `values` are pseudonyms; else empty.
+    #: Original labels if those of `values` are pseudonyms; otherwise empty.
     plain_labels: Mapping[str, pl.DataFrame]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]
-    #: All runs, and what their local times and numbers mean in the trace.
+    #: All runs, and the meaning of their local times and numbers in the trace.
     runs: list[Run]
     ids: GlobalIds
     #: Records and sampled numbers by layout, lines by kind.
     written: Counter[str]
     #: Read but not written, by (layout or kind of lines, reason).
     left_out: Counter[tuple[str, str]]
-    #: Of a part of a job: the whole of it, and what the part leaves out at its edges.
+    #: For a part of a job: the whole job, and the omitted events at its edges.
     uncut: Job | None = None
     edges: CutEdges | None = None
 

@@ -59,9 +59,10 @@ from nsys2prv.table.task_result import TaskResult
 from nsys2prv.writers.names import NameValues
 from nsys2prv.writers.rows import BY_FILE_NAME, GPU_ROW_NAMES
 
-#: A thread drives a GPU alone if so much of what it launches is on it: other GPUs it sets up, or copies to.
+#: A thread drives only one GPU if this share of its launches is on it; it initializes other GPUs, or copies
+#: to them.
 DRIVES = 0.9
-#: What facts of NCCL say of ranks.
+#: Columns of NCCL facts about ranks.
 _OF_RANKS = ("communicator", "ranks", "rank")
 
 
@@ -162,7 +163,7 @@ def make_row_table(job: Job) -> RowTable:
     )
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
-    # Those with work first.
+    # Threads with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
@@ -281,7 +282,7 @@ def _make_tasks(
     is_only = threads.filter(is_host)["process"].n_unique() == 1
     process = pl.col("who").str.strip_suffix(BY_FILE_NAME)
     who = gpu if is_only else pl.format("{} {}", process, gpu)
-    # The main thread tells the others what to do.
+    # The main thread controls the others.
     is_main = pl.col("main") == pl.col("main").filter(is_host).min().over("process")
     is_left = is_host & ~is_gpu & ~is_main & pl.col("process").is_in([*{*split} - {*with_hosts}])
     threads = threads.with_columns(
@@ -313,7 +314,7 @@ def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tu
     for result in job.ordered_results:
         for name in (COMMUNICATORS, KERNELS):
             told = read_frame(result.facts[name]) if name in result.facts else pl.DataFrame()
-            # Those of captured calls say nothing of devices.
+            # Facts of captured calls do not concern devices.
             if "device" in told.columns:
                 told = told.select("process", "device", *_OF_RANKS)
                 told = told.filter(pl.col("rank") >= 0, pl.col("device") >= 0).unique()
@@ -403,7 +404,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
                     rows.units[job.ids.objects.get_table(run.task)[ranges["row"]]]
                 ):
                     part = writer.append_ranges(layout, take_rows(ranges, of_unit))
-                    # All of one unit: any of them tells which.
+                    # All are in one unit, so any of them identifies it.
                     result.append(replace(part, object=int(ranges["row"][of_unit][0])))
     return result
 
@@ -521,7 +522,7 @@ def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray,
     return cause, kernel_class
 
 
-#: Kind of events -> what finds them in all others of a job, where they are asked for.
+#: Kind of events -> function that derives them from all others of a job on request.
 FINDERS = {
     "critical_path": _find_critical_path,
     "mpi_waiting": _find_mpi_waiting,

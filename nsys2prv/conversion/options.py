@@ -35,8 +35,8 @@ from nsys2prv.events.name_rules import load_class_rules, load_nvtx_rules
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.match import MPI, NCCL, Relation, all_relations
 
-#: What --align takes beside the name of a clock file: everything observed, one model's
-#: observations, UTC alone, local times as they are.
+#: Values of --align other than a clock file: all observations, one model's observations, UTC alone, local
+#: times unchanged.
 AUTO, UTC, NONE = "auto", "utc", "none"
 METHODS = (AUTO, UTC, MPI, NCCL, NONE)
 METHODS_WITH_OBSERVATIONS = (AUTO, MPI, NCCL)
@@ -45,9 +45,9 @@ _SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 #: Ranks have no more digits.
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-#: The kinds whose names regions have, read for these alone where nothing else asks for them.
+#: The kinds with names of regions, read only for these unless selected otherwise.
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
-#: What --lines takes: messages and collectives, also launches with what is of these, nothing.
+#: Values of --lines: messages and collectives, also launches with their fields, nothing.
 MESSAGES, LAUNCHES, NO_LINES = "messages", "launches", "none"
 #: Ranks or hosts of the reports that are listed where an option names another.
 MOST_LISTED = 8
@@ -373,7 +373,7 @@ class Options(Struct, frozen=True):
     mesh: str = ""
 
 
-#: What is done unless something else is asked for.
+#: The default options.
 DEFAULTS = Options()
 
 
@@ -396,7 +396,7 @@ class Plan(Struct, frozen=True):
     selection: Selection
     #: Settings of reading.
     settings: ReadingSettings
-    #: How clocks are aligned.
+    #: The method of clock alignment.
     method: str | ClockRecord
     #: What to leave out.
     cut: CutPlan

@@ -48,23 +48,23 @@ MOST_SHOWN = 5
 NAME_SETS = ("kernels", "cuda_api", "osrt")
 #: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
 LEAST_EARLY = 1_000
-#: Messages of Nsight Systems of one class and the same reports at most.
+#: Maximum number of messages of Nsight Systems of one class and the same reports.
 MOST_MESSAGES = 12
-#: Reports at most that are looked into for what they have in the place of a kind that is not there:
-#: it may mean walking through a table.
+#: Maximum number of reports examined for substitutes of a missing kind, because that may require walking
+#: through a table.
 MOST_HINTING = 3
 #: Reports that begin further apart than this (ns: one day) are unlikely to be of one job.
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
 _DECLARED = load_shipped_file(__package__, "quality.yaml")
-#: Data that would say more about hosts and GPUs -> its `tables`, the `option` that records it, and what that
-#: `tells`.
+#: Data that would explain more about hosts and GPUs -> its `tables`, the `option` that records it, and what
+#: that `tells`.
 WOULD_TELL: dict[str, dict[str, Any]] = _DECLARED["would_tell"]
 _WARNINGS: dict[str, str] = _DECLARED["warnings"]
 #: Variables of launchers of MPI.
 MPI_LAUNCHERS = frozenset(("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
-#: What Nsight Systems says of a system on which CUDA cannot be traced.
+#: Message of Nsight Systems about a system on which CUDA cannot be traced.
 REFUSED = re.compile(r"\bCUDA trac(e|ing) .*\bnot (be )?(collected|supported)\b", re.IGNORECASE)
 #: Classes of messages of Nsight Systems, the worst first.
 CLASSES = ("loss", "fallback", "error", "warning")
@@ -73,11 +73,11 @@ CLASSES = ("loss", "fallback", "error", "warning")
 class QualityNote(Struct, frozen=True):
     """A note on something missing from a capture."""
 
-    #: What sort of lack it is, for scripts.
+    #: Its kind, for scripts.
     kind: str
-    #: What is lacking, and in which reports.
+    #: The missing data, and the reports.
     text: str
-    #: What to do.
+    #: Advice.
     advice: str
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def assess_quality(
 
 def _find_reports_without_ranks(job: Job) -> set[int]:
     """Return the reports with only helper processes."""
-    # Of a part of a job, not all of these are in the trace.
+    # In a part of a job, not all of these are in the trace.
     roles = job.model.roles
     others = {*roles.ranks} | (job.model.tasks.keys() - roles.helpers.keys())
     return {report for report, _ in roles.helpers} - {report for report, _ in others}
@@ -405,7 +405,7 @@ def _warn_of_missing_kinds(job: Job) -> Iterator[str]:
         kind for one in job.results for kind, account in one.accounts.items() if account.dropped
     }
     kinds, options = job.selection.kinds, job.plan.options
-    # What an analysis asks for by itself is no mistake of the user.
+    # Kinds requested by an analysis are not a mistake of the user.
     own = options.demanded if options.report else ()
     for name in sorted(job.selection.asked.difference(own)):
         named = [kind for kind in kinds if kind.name == name]

@@ -56,9 +56,9 @@ from nsys2prv.table.task_result import CommonNumbers, TaskResult
 
 #: Kinds of events by which the clocks of hosts are aligned.
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
-#: What rows are read for: to be stored, for the indexes alone, or beside these for the clocks alone.
+#: Purpose of reading rows: to store them, only for the indexes, or in addition only for the clocks.
 STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
-#: Kinds that read together, what for, and whether they may look up the indexes.
+#: Kinds that read together, the purpose, and whether they may use the indexes.
 Group = tuple[tuple[EventKind, ...], str, bool]
 
 
@@ -225,15 +225,15 @@ class ReadingTask(Struct, frozen=True):
     number: int
     #: Index of the report.
     report: int
-    #: What is known of the report.
+    #: Facts about the report.
     info: ReportInfo
-    #: What to read, in this order.
+    #: Parts to read, in this order.
     parts: tuple[TablePart, ...]
     #: Folder for its runs.
     folder: Path
     #: Settings of reading.
     settings: ReadingSettings
-    #: Table whose rows are counted -> the kind whose parts are its.
+    #: Table with counted rows -> the kind that owns its parts.
     counting: Mapping[str, str]
     #: Where the task reads all of the report that is read: the kinds that are not, or not in full.
     left_out: tuple[str, ...] | None = None
@@ -371,7 +371,7 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
     tables = {kind.tables for kind in (*selected, *indexed, *alone) if kind.provides}
     groups: list[Group] = []
     for kinds, use in ((selected, STORED), (indexed, INDEXED), (alone, BESIDE)):
-        # Those that read the same tables come along.
+        # Kinds that read the same tables are included.
         first = [kind for kind in kinds if kind.tables in tables and not kind.needs]
         second = [kind for kind in kinds if kind not in first]
         for of_stage, asks in ((first, False), (second, True)):

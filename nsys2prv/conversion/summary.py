@@ -29,7 +29,7 @@ from nsys2prv.events.kind import Account, Reason, describe_reason, is_routine
 from nsys2prv.writers import Writer
 from nsys2prv.writers.paraver.cfg import make_view_command
 
-#: The reason of samples that another report holds too.
+#: The reason for samples that are also in another report.
 IN_OTHER_REPORT = Reason("in-other-report")
 #: Layouts named in the short summary.
 MOST_EVENTS = 4
@@ -69,7 +69,7 @@ class Ledger(Struct):
     records: dict[str, RecordBalance] = field(default_factory=dict)
     #: By kind of line.
     lines: dict[str, RecordBalance] = field(default_factory=dict)
-    #: Tables whose rows are chosen by conditions -> number of rows, and of those that no kind chose.
+    #: Tables with rows selected by conditions -> number of rows, and of rows that no kind selected.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -146,13 +146,13 @@ class Summary(Struct, dict=True):
     threads: int
     #: Length of the trace, ns.
     duration: int
-    #: Number of lines of the trace, or what it consists of (`unit`).
+    #: Number of lines of the trace, or of its `unit`.
     lines: int
-    #: How many processes and ranks there are, as in "6 processes of 4 ranks".
+    #: Numbers of processes and ranks, such as "6 processes of 4 ranks".
     processes: str
-    #: Where the ranks come from.
+    #: Sources of the ranks.
     ranks_by: list[str]
-    #: How the clocks of hosts were aligned, in a line or two.
+    #: The alignment of hosts' clocks, in a line or two.
     clock_lines: list[str]
     #: Records written, by layout.
     events: dict[str, int]
@@ -162,15 +162,15 @@ class Summary(Struct, dict=True):
     ledger: Ledger = field(default_factory=Ledger)
     #: Notes, and which of them need attention.
     noted: list[Note] = field(default_factory=list)
-    #: Where each report was placed in time, a line for each.
+    #: The placement of each report in time, a line for each.
     placed: list[str] = field(default_factory=list)
-    #: How the clock of each host was aligned.
+    #: The alignment of each host's clock.
     clocks: list[str] = field(default_factory=list)
-    #: What the user should know, a line each.
+    #: Warnings for the user, a line each.
     warnings: list[str] = field(default_factory=list)
-    #: What the reports lack.
+    #: Missing data of the reports.
     quality: list[QualityNote] = field(default_factory=list)
-    #: What the trace consists of, and how it is opened, see :class:`nsys2prv.writers.Writer`.
+    #: The unit of the trace's contents, and how to open it, see :class:`nsys2prv.writers.Writer`.
     unit: str = "lines"
     opening: str = ""
     #: Event types in the trace.
@@ -179,7 +179,7 @@ class Summary(Struct, dict=True):
     report: str = ""
     #: One line for each report that could not be read, with keep_going.
     unread: list[str] = field(default_factory=list)
-    #: True if only a part of the job was asked for.
+    #: True if only a part of the job was requested.
     is_cut: bool = False
 
     @property

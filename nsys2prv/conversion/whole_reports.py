@@ -41,8 +41,7 @@ ENDS_ELSEWHERE = ("gpu_contexts",)
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
 CAPTURE_END = re.compile(r"cu(?:da)?StreamEndCapture")
-#: Tables of work on memory, which goes on in a stream where kernels are lacking; tables of all
-#: launched work.
+#: Tables of memory work, which continues in a stream if kernels are missing; tables of all launched work.
 MEMORY_TABLES = (COPIES, SETS)
 WORK_TABLES = (KERNEL_TABLE, GRAPH_TABLE, *MEMORY_TABLES, HOST_NODES, DECOMPRESSIONS)
 #: From this share of lost launches on it is not known when the GPUs of a process were idle.
@@ -67,8 +66,8 @@ class LostLaunches(Struct, frozen=True):
     #: Begins of the first and the last of those (local ns).
     first: int
     last: int
-    #: From when on (local ns) it is not known what the GPUs of the process did, as only earlier calls have
-    #: work; None where later ones have some, or none has.
+    #: Time (local ns) from which the process's GPU activity is unknown, because only earlier calls have work;
+    #: None if later ones have some, or none has.
     since: int | None = None
 
     @property
@@ -87,7 +86,7 @@ class WholeReport(Struct, frozen=True):
 
     #: First and last time of its events (local ns), None where it has none.
     span: Span | None
-    #: Its processes with launching calls that lack work.
+    #: Its processes with launching calls without work.
     lost: list[LostLaunches]
 
 
@@ -96,7 +95,7 @@ class WholeTask(Struct, frozen=True):
 
     #: Index of the report.
     report: int
-    #: What is known of the report.
+    #: Facts about the report.
     info: ReportInfo
     #: Kinds that were not read, or not in full.
     kinds: tuple[str, ...]
@@ -179,7 +178,7 @@ def survey_report(task: WholeTask) -> WholeReport:
 def survey_database(task: WholeTask, database: Database) -> WholeReport:
     """Collect facts about the report of an open database as a whole."""
     span = task.span or find_span(task, database)
-    # Rows about the profiler count only in a report that holds nothing else.
+    # Profiler rows count only in a report without other rows.
     span = task.stored if span is None else span
     lost = []
     if task.launches and span:

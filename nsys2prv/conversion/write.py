@@ -51,7 +51,7 @@ ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
 #: to convert.
 CHECKED_BYTES = 1 << 20
-#: How the checksums are made, for readers of the file.
+#: Description of the checksums, for readers of the file.
 CHECKSUM = (
     "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
 )
@@ -59,7 +59,7 @@ CHECKSUM = (
 UNRECORDED = frozenset(
     {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
 )
-#: Ending of a trace -> what writes it; the first is that of a name without any of them.
+#: Ending of a trace -> its writer; the first is used for a name without any of them.
 WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoWriter}
 
 
@@ -178,7 +178,7 @@ def _write_windows(
     saved = job.folder / "windows"
     save_object(plan, saved)
     if not keep_runs:
-        # What was joined is not read again.
+        # Joined runs are not read again.
         read = {run.path for result in job.results for run in result.runs}
         for path in read - {run.path for run in plan.runs}:
             path.unlink(missing_ok=True)

@@ -37,15 +37,15 @@ class TraceContent(Struct, frozen=True):
 
     #: Processes, threads, streams and devices: `model.tree` has the rows that records name.
     model: ObjectModel
-    #: Name set -> the labels of the values that records hold.
+    #: Name set -> the labels of the values in records.
     values: Mapping[str, NameValues]
     #: (name, number) of every NVTX domain, which records name by its place in this list.
     domain_codes: list[tuple[str, int]]
-    #: Runs of records of the whole job, and what their times and indices mean.
+    #: Runs of records of the whole job, and the meaning of their times and indices.
     runs: Sequence[Run]
     global_ids: GlobalIds
-    #: Layouts that records are of, in the order of the event kinds -> bits of the fields to
-    #: write, of those that records have.
+    #: Layouts of records, in the order of the event kinds -> bits of the fields to write, of those in
+    #: records.
     layouts: Mapping[str, int]
     #: Layout -> its sampled numbers.
     metrics: Mapping[str, set[Metric]]
@@ -85,7 +85,7 @@ class Writer(Protocol):
     unit: ClassVar[str]
     #: Endings of the files beside the trace.
     beside: ClassVar[tuple[str, ...]]
-    #: How people open the trace, with {trace} for its name; "" for Paraver, whose views are listed.
+    #: How to open the trace, with {trace} for its name; "" for Paraver, whose views are listed.
     opening: ClassVar[str]
 
     def begin(self, content: TraceContent) -> bytes:

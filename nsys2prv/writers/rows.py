@@ -48,15 +48,15 @@ from nsys2prv.export.roles import (
 
 #: Follows a rank that is known only by the order or the numbers of file names.
 BY_FILE_NAME = " (by file name)"
-#: Stands for the pid of the task that a host gets for the rows of its devices.
+#: Pid of the task of a host for the rows of its devices.
 NO_PROCESS = 0
 #: Kinds of rows of physical GPUs -> their names; POP's BasicAnalysis parses "Metrics GPU0".
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
-#: Processes that are named of those that share a GPU.
+#: Maximum number of named processes that share a GPU.
 MOST_SHARING = 8
-#: Returns what processes are.
+#: Returns the roles of processes.
 FindRoles = Callable[[Sequence[ReportInfo], Evidence], Roles]
 
 
@@ -177,7 +177,7 @@ class ObjectModel(Struct):
     devices: int
     #: Name of each GPU that several processes use -> their tasks.
     shared_gpus: Mapping[str, Sequence[int]] = MappingProxyType({})
-    #: What the processes are.
+    #: The roles of the processes.
     roles: Roles = Roles()
     #: Threads of helpers.
     helper_rows: frozenset[int] = frozenset()
@@ -349,7 +349,7 @@ def gather_evidence(
         for kind in (StreamKey, QueueKey)
     )
     ready = {one for one in processes if pid_of(one[1]) in infos[one[0]].cuda_processes}
-    # Where no GPU work was read, contexts tell of it.
+    # If no GPU work was read, contexts show it.
     working = streams or queues or ready
     return Evidence(
         {one: one in working for one in processes},

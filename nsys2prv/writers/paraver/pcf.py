@@ -34,7 +34,7 @@ from nsys2prv.writers.rows import ObjectTree
 
 #: Characters that are written as escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
-#: How Paraver shows a trace at first: the head of every .pcf.
+#: Paraver's initial display of a trace: the head of every .pcf.
 OPTIONS = read_data_text(__package__, "options.txt")
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
@@ -162,7 +162,7 @@ def make_event_types(
             of_field = [replace(one, labels=labels) for one in of_field]
         for event_type in of_field:
             known = types.setdefault(event_type.code, event_type)
-            # Of several name sets, whose values do not overlap.
+            # From several name sets with disjoint values.
             if known.labels is not None and event_type.labels is not None:
                 further = event_type.labels.join(known.labels, "value", how="anti")
                 if further.height:

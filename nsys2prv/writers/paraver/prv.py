@@ -60,7 +60,7 @@ class Choice(Struct, frozen=True, dict=True):
 
 #: Layouts of calls that have a communicator.
 COMMUNICATING = frozenset(("mpi_point_to_point", "mpi_collective"))
-#: Integers of any size, from 0 up; or indices, and the numbers (int64) that they stand for.
+#: Integers of any size, from 0 up; or indices, and the numbers (int64) they refer to.
 Column = np.ndarray | tuple[np.ndarray, np.ndarray]
 #: A text that is the same in all lines, one of several texts by a column, or the numbers of a column.
 Part = bytes | tuple[Choice, Column] | Column
@@ -195,7 +195,7 @@ class ParaverWriter(Struct, dict=True):
                     parts = (events, _find(alike, "row")), times
                     batch = Batch(times, [*parts, *self._list_fields(alike, is_begin)])
                     if is_begin and alike.layout.nests:
-                        # Where ranges begin together the longer one is the outer one.
+                        # If ranges begin together the longer one is the outer one.
                         batch.ties = -alike.find_order()
                     made.append((is_begin, alike.layout.name, alike.mask, batch))
         for ranges, times, rows in list_closings(window.ranges):

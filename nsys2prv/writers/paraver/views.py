@@ -57,7 +57,7 @@ class ViewFit(Struct, frozen=True):
     path: str
     #: Title of the view.
     title: str
-    #: Description of what the trace lacks for it; "" where it shows something.
+    #: Description of the data missing for it from the trace, or "".
     lacking: str
 
 
@@ -173,7 +173,7 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
         return cfg
-    # Not before it is needed: with it comes polars.
+    # Imported on demand, because it imports polars.
     from nsys2prv.writers.paraver.kernels import KERNEL_TYPE, find_kernel_to_show
 
     window = cfg.windows[table.planes - 1]

@@ -36,7 +36,7 @@ LOOKS = {style: tuple(look) for style, look in _WORDS["looks"].items()}
 #: A composed window has no functions at these places.
 SINGLE_ONLY_PLACES = ("cpu", "thread")
 COMPOSE_PLACES = (*(f"compose_{one}" for one in DEFAULT_FUNCTIONS), "topcompose1", "topcompose2")
-#: An event value that no trace holds.
+#: An event value that occurs in no trace.
 NO_VALUE = -1
 #: Beside the views: all that is to be known of them, as `tools/make_views.py` makes it of their
 #: catalogue; and the folder, for those who ask, of the views outside of the core.
@@ -87,7 +87,7 @@ class Look(Struct, frozen=True, omit_defaults=True):
     lines: bool = False
     #: Whether the window is opened.
     shown: bool = True
-    #: How a pixel shows the many values that it stands for.
+    #: How a pixel shows its many values.
     draw: str = "draw_maximum"
     #: Value -> red, green, blue.
     colors: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -103,11 +103,11 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
     #: Title of the window.
     title: str
-    #: Objects that its rows stand for: `thread`, `task`, ...
+    #: Objects of its rows: `thread`, `task`, ...
     level: str = "thread"
     #: Place (`thread`, `task`, `compose_thread`, `topcompose1`...) -> function.
     functions: Mapping[str, Function] = field(default_factory=dict)
-    #: How it is drawn.
+    #: Its style of drawing.
     look: Look = Look()
 
 
@@ -161,7 +161,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 
     #: Title of the table.
     title: str
-    #: Number of the window whose values are the columns.
+    #: Number of the window with the values of columns.
     control: int
     #: Number of the window that is summed up.
     data: int
@@ -171,9 +171,9 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
     columns: HistogramColumns = HistogramColumns()
     #: Whether 0 has a column.
     zero: bool = False
-    #: Number of the window whose values are planes, None in 2D.
+    #: Number of the window with the values of planes, None in 2D.
     planes: int | None = None
-    #: The columns come by their totals, the greatest first, instead of by their values.
+    #: Columns are sorted by their totals, the greatest first, instead of by their values.
     sort: bool = False
     #: Those shown (from 0), where the columns follow from their values; None: all.
     rows: tuple[int, ...] | None = None
@@ -226,19 +226,18 @@ class View(Struct, frozen=True, omit_defaults=True):
     needs: str
     #: Contents of its file.
     cfg: Cfg
-    #: It shows something of a trace that meets all of these; the first that is not met says why not.
+    #: It shows something of a trace that meets all of these; the first unmet one explains why not.
     conditions: tuple[Need, ...] = ()
     #: Its place among the views to open first, 0 for the others.
     first: int = 0
-    #: What it shows, in one short sentence, of views that may be opened first.
+    #: One short sentence about its contents, for views that may be opened first.
     headline: str = ""
-    #: Of a workspace: the views that it opens, and those that it does for a trace of which they show
+    #: For a workspace: the views that it opens, and those it opens only for a trace of which they show
     #: something.
     opens: tuple[str, ...] = ()
     #: See above.
     opens_if: tuple[str, ...] = ()
-    #: Kernels that it needs, where event types do not tell: `sampled`, `without Tensor Cores`; "" if
-    #: they do.
+    #: Kernels that it needs beyond event types: `sampled`, `without Tensor Cores`; or "".
     kernels: str = ""
 
     @property
@@ -398,7 +397,7 @@ class Contents(Struct, frozen=True):
 
 def make_contents(types: Iterable[int]) -> Contents:
     """Return the contents of a trace with these event types and lines of any kind."""
-    # Not before it is needed: with it comes numpy.
+    # Imported on demand, because it imports numpy.
     from nsys2prv.events.catalogue import load_catalogue
 
     all_types = frozenset(types)
