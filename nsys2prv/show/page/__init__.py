@@ -236,7 +236,7 @@ def load_environment() -> Environment:
     }
     environment.filters |= {
         "percent": format_share,
-        "ns": format_nanoseconds,
+        "ns": lambda ns: use_micro_sign(format_nanoseconds(ns)),
         "begin_sentence": capitalize,
         "short": shorten_name,
         "heading": format_heading,

@@ -25,6 +25,7 @@ from nsys2prv.figures.study_model import (
 from nsys2prv.figures.time_division import HOST_PARTS, PARTS
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page.excerpts import Moment
+from nsys2prv.show.text import use_micro_sign
 
 #: Bars of single GPUs; of more the mean of each host.
 MOST_BARS = 16
@@ -202,7 +203,7 @@ def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
     bins: dict[str, list[tuple[str, str, int]]] = {}
     for kernel, low, high, count in durations.rows() if durations is not None else ():
         bins.setdefault(kernel, []).append(
-            (format_nanoseconds(low), format_nanoseconds(high), count)
+            (*(use_micro_sign(format_nanoseconds(one)) for one in (low, high)), count)
         )
     frame = job.find_frame("kernels", "kernels").head(most)
     shown = [name for name in SHOWN if name in frame.columns]
