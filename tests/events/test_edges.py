@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.conversions import WITH_LAUNCHES, convert_and_read, list_labelled_intervals
 from tools.exports import (
     KERNEL,
     PID,
@@ -257,7 +257,7 @@ def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> No
         make_kernel(60, 65, gridX=bad),
     ]  # type: ignore[arg-type]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": make_strings("k")})
-    summary = convert([report], tmp_path / "o.prv", Options())
+    summary = convert([report], tmp_path / "o.prv", Options(cut=WITH_LAUNCHES))
     assert summary.events == {"cuda_kernel": 4}
     assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
     assert summary.repaired == {("kernels", Reason.NOT_INTEGER): 2}
