@@ -374,7 +374,7 @@ def make_heading(job: Mapping[str, Any]) -> list[str]:
         *([str(job["title"])] if job.get("title") else []),
         f"{describe_processes(job.get('processes', job['ranks']), job['ranks'])} on {format_count(len(job['nodes']), 'node')}{gpus}; "
         f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events"
-        + (f"; ranks by {' and '.join(sources)}" if FILE_NAMES in sources else ""),
+        + (f"; rank numbers from {' and '.join(sources)}" if FILE_NAMES in sources else ""),
         *filter(None, [format_recording(job)]),
     ]
 

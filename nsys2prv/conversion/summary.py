@@ -295,7 +295,7 @@ def _describe_placements(job: Job) -> list[str]:
 def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     """Return the lines of each part, by its label."""
     gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
-    ranks_by = f"; ranks by {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
+    ranks_by = f"; rank numbers from {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
     parts = {
         "Also": [f"{path.name} {format_size(size)}" for path, size in [*summary.sizes.items()][1:]],
         "Job": [

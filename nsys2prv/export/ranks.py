@@ -129,8 +129,8 @@ def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
         first = seen.get((content, folder, rows)) or seen.get((content, not folder, tables))
         if first is not None:
             copies.append(
-                f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
-                "in the trace twice"
+                f"{info.given}: is the same report as {first.given} (session, processes and rows): both are read, "
+                "so the trace contains its events twice"
             )
         else:
             seen |= {(content, folder, rows): info}

@@ -80,8 +80,8 @@ class Coverage(Struct, frozen=True):
         if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
             return ""
         return (
-            f"no program events were recorded in the first {format_nanoseconds(self.unseen)} of the capture; "
-            "the trace and all figures start after that"
+            f"nsys started {format_nanoseconds(self.unseen)} before the first program event; "
+            "the trace and all figures exclude this time"
         )
 
     def describe(self) -> str:
@@ -277,7 +277,7 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if begin == "CUPTI_" and any(info.traces_cuda for info in job.infos):
         return TEXTS["reasons"]["traced"].format(tables=many)
     by = f" (nsys profile {recorded_by[begin]})" if begin else ""
-    return f"not recorded: no report has {many}{by}"
+    return f"not recorded, as no report has {many}{by}"
 
 
 def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:

@@ -573,7 +573,7 @@ class Mesh(Struct, frozen=True):
         shorts = {name: SHORT.get(name, name) for places in tasks.values() for name in places}
         if len({*shorts.values()}) < len(shorts):
             # Groups that divide weights, in addition to groups with copies of them.
-            shorts[SHARDED] = "fsdp"
+            shorts[SHARDED] = "sharded"
         return {
             task: " ".join(f"{shorts[name]} {at}" for name, at in places.items())
             for task, places in tasks.items()

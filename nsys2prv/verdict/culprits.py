@@ -154,7 +154,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         own=own.sum(),
         own_count=own_count.sum(),
         usual=usual.sum(),
-        count=count.sum(),
+        count=count.sum() if round(count.sum()) != round(own_count.sum()) else None,
         kernel=kernel,
         range=facts.name_range(facts.find_range(*worst)[0]),
         longest=own[place],

@@ -207,7 +207,7 @@ def test_cuda_that_cannot_be_traced(tmp_path: Path) -> None:
     [
         (1, 32, 32, 0, "fewer blocks than it has SMs"),
         (7, 256, 32, 0, "fewer blocks than it has SMs"),
-        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, so they run at most 6.25%"),
+        (1 << 20, 4, 26, 0, "do not fill a warp of 32 threads, so they use at most 6.25%"),
         (40, 32, 32, 0, "fewer warps per SM"),
         # One block at a time on each, by its shared memory or registers: all that it can.
         (120, 128, 128, 60_000, ""),
@@ -617,6 +617,6 @@ def test_copies_after_the_steady_state_are_told(tmp_path: Path) -> None:
     calls.append((100 * MS, 131 * MS, len(NAMES) + 1))
     findings = find(tmp_path, calls, kernels, {MEMCPY: [copy]}, ["cudaMemcpy_v3020"])
     (end,) = (one for one in findings if one.kind == "shutdown")
-    assert "after the steady state, including 30.00 ms of exposed copies" in end.title
+    assert "after the steady state, including 30.00 ms of exposed memory operations" in end.title
     assert end.share == pytest.approx(30 / 131, abs=0.02)
     assert "pinned memory" in end.advice

@@ -97,7 +97,7 @@ def test_nobody_is_named_where_all_ranks_are_alike(tmp_path: Path) -> None:
         (lambda step, kernel: WORK * (1.4 if 4 <= step < 7 else 1), "in 3 of 12 iterations, all in a row", "at that time", 0.4 * KERNELS * 3),
         (lambda step, kernel: WORK * (1.3 if step > 6 else 1), "in the last 6 of 12 iterations", "at that time", 0.3 * KERNELS * 6),
         (lambda step, kernel: WORK * (1 + step / 20), "growing", "at that time", KERNELS * 78 / 20),
-        (lambda step, kernel: WORK * (1.5 if kernel % 2 else 1), "mainly multiply_two, run 50.0% longer than on other ranks; the rest do not, so this rank has more work", "equal work in this kernel", 0.5 * KERNELS / 2 * 12),
+        (lambda step, kernel: WORK * (1.5 if kernel % 2 else 1), "mainly multiply_two, run 50.0% longer than on other ranks; other kernels do not, so this rank has more work", "equal work in this kernel", 0.5 * KERNELS / 2 * 12),
     ],
     ids=["always", "for a while", "from then on", "growing", "one kernel"],
 )  # fmt: skip

@@ -231,4 +231,4 @@ def test_a_product_far_below_its_shape_is_a_finding(tmp_path: Path) -> None:
         finding.share, rel=0.02
     )
     assert "98.9 of the 989.0 TFLOP/s" in finding.evidence[0]
-    assert "Others reach 80%" in finding.evidence[0]
+    assert "Other kernels reach 80%" in finding.evidence[0]

@@ -67,7 +67,7 @@ export const describeEvent = (data, lane, track, i) => {
     ["duration", formatTime(length)],
     ["begins at", formatTime(track.begin[i], 4)],
   ];
-  if (PRODUCTS[kind]) lines.push(["matrix product", PRODUCTS[kind]]);
+  if (PRODUCTS[kind]) lines.push(["GEMM", PRODUCTS[kind]]);
   if (track.stream) lines.push(["stream", String(track.stream[i])]);
   if (track.thread?.[i]) lines.push(["thread", data.threads[track.thread[i]]]);
   if (track.communicator?.[i]) lines.push(["among", data.communicators[track.communicator[i]]]);

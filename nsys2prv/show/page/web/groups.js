@@ -59,7 +59,7 @@ export const groupAlike = (data, wanted) => {
       label: "to look at",
       lanes: odd,
       open: true,
-      note: `${countNoun(odd.length, getNoun(data))}, odd or in findings`
+      note: countNoun(odd.length, getNoun(data))
     }]
                   : [],
     ...alike.sort((one, two) => one.length - two.length).map(lanes => ({

@@ -9,7 +9,7 @@ import { Timeline } from "./timeline.js";
 export const MANY = 16, FEW = 8;
 /** What the colours of kernels mean, and of what is not a part of time: class, text. */
 const KEYS = [
-  ["gemm", "matrix products, tensor cores"],
+  ["gemm", "GEMMs with tensor cores"],
   ["gemm-slow", "GEMMs without them"],
   ["attention", "attention"],
   ["kernel", "other kernels"],
