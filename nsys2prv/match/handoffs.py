@@ -4,21 +4,26 @@ of another process, lets it continue.
 No row records which thread ends a wait. Two patterns prove it. Either a wait repeatedly ends just after
 waking calls of one thread, more often than by chance. Or a wait repeatedly ends while one thread is between
 two calls and waits for nothing; the waiter continues soon after, and the end of its wait follows that thread
-more closely than waits of a fixed length would. Times are of hosts with comparable clocks.
+more closely than waits of a fixed length would. Threads are compared within a node, and with those of nodes
+of comparable clocks that meet in collectives.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import DURATION
+from nsys2prv._util.columns import DURATION, number_linked
+from nsys2prv._util.text import list_some
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.match import BY_WAITS
+from nsys2prv.match.meetings import ON_KNOWN_CLOCKS, list_collectives
 from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Layouts of OS runtime calls.
@@ -48,7 +53,7 @@ FOLLOWS = 0.5
 OF_TIMER = 0.01
 #: Longer than any trace (ns).
 LONG_AGO = 1 << 62
-#: Threads that are compared with each other, and by so many waits first.
+#: Most threads that are compared with each other (above, those of each node are), and by so many waits first.
 MOST_THREADS, SAMPLE = 1024, 256
 #: Columns of hand-offs, a row for each thread that waited: number of the hand-off (from 1), the `rule`; row
 #: of the trace, begin and end of the wait (ns), its longest call (event value of its layout); the row of the
@@ -110,7 +115,12 @@ class _Found(Struct, frozen=True):
 
 def list_handoffs(reader: EventReader) -> pl.DataFrame:
     """Return the hand-offs of a job: HANDOFFS."""
-    return reader.remember("handoffs", lambda: _match_handoffs(reader))
+    return reader.remember("handoffs", lambda: _match_handoffs(reader))[0]
+
+
+def describe_limits(reader: EventReader) -> list[str]:
+    """Return a line for each limit on the number of threads by which hand-offs are missing."""
+    return reader.remember("handoffs", lambda: _match_handoffs(reader))[1]
 
 
 def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
@@ -140,18 +150,21 @@ def _list_owners(reader: EventReader) -> np.ndarray:
     return np.where(units == NO_UNIT, -1 - np.arange(len(units)), tasks)
 
 
-def _match_handoffs(reader: EventReader) -> pl.DataFrame:
+def _match_handoffs(reader: EventReader) -> tuple[pl.DataFrame, list[str]]:
+    """Return the hand-offs of a job, and a line for each limit that was reached."""
     none = pl.DataFrame(schema=HANDOFFS)
     waits, wakes = (_read_os_calls(reader, names) for names in (WAITS, WAKES))
     # The activity of a process is known if its OS runtime calls are recorded.
     known = {*waits["thread"].unique(), *wakes["thread"].unique()}
     waits = _merge_waits(waits)
     if not waits.height:
-        return none
+        return none, []
     pauses = pl.concat(_list_pauses(reader, unit) for unit in reader.rows.unit_numbers)
+    threads = _list_threads(reader, pauses, waits, wakes, known)
+    groups, limits = _group_threads(reader, threads)
     found = [none]
-    for threads in _group_threads(reader, pauses, waits, wakes, known):
-        found += _match_threads(threads)
+    for group in groups:
+        found += _match_threads(group)
     rows = pl.concat(found)
     ends = rows.select(releaser="thread", since="end", known=pl.lit(True)).unique()
     rows = rows.join(ends, on=("releaser", "since"), how="left", maintain_order="left")
@@ -159,7 +172,7 @@ def _match_handoffs(reader: EventReader) -> pl.DataFrame:
         handoff=pl.struct("releaser", "released").rank("dense"),
         waited=pl.col("waited") & pl.col("known").is_null(),
     )
-    return rows.select(HANDOFFS.keys()).cast(HANDOFFS).sort("handoff", "thread")
+    return rows.select(HANDOFFS.keys()).cast(HANDOFFS).sort("handoff", "thread"), limits
 
 
 def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
@@ -191,13 +204,11 @@ def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
     return pl.DataFrame(dict(zip(_PAUSES, columns, strict=True))).cast(_PAUSES)
 
 
-def _group_threads(
+def _list_threads(
     reader: EventReader, pauses: pl.DataFrame, waits: pl.DataFrame, wakes: pl.DataFrame,
     known: Collection[int],
-) -> Iterator[list[_Thread]]:  # fmt: skip
-    """Yield groups of threads with comparable times that call CUDA or MPI, or wait. known: threads with
-    recorded OS runtime calls.
-    """
+) -> Iterator[_Thread]:  # fmt: skip
+    """Yield the threads that call CUDA or MPI, or wait. known: threads with recorded OS runtime calls."""
     place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
     pauses = pauses.with_columns(place=place).sort("thread", "begin")
     callers, owners = {*pauses["thread"].unique()}, _list_owners(reader)
@@ -218,8 +229,6 @@ def _group_threads(
     }
     known = {int(owners[row]) for row in known}
     none = {"waits": waits.clear(), "pauses": pauses.clear(), "wakes": wakes.clear()}
-    groups: dict[int, list[_Thread]] = {}
-    group_of = reader.rows.get_column("clocks").tolist()
     for row in sorted(callers | {*frames["waits"]}):
         parts = {name: frame.get(row, none[name]) for name, frame in frames.items()}
         since, until, of_place, call = (
@@ -230,12 +239,47 @@ def _group_threads(
             if row in callers
             else (until[:-1], since[1:])
         )
-        thread = _Thread(
+        yield _Thread(
             row, int(owners[row]), row in callers, int(owners[row]) in known, since, until,
             of_place, call, begin, end, parts["wakes"]["begin"].to_numpy(),
         )  # fmt: skip
-        groups.setdefault(group_of[row], []).append(thread)
-    yield from (threads for threads in groups.values() if len(threads) <= MOST_THREADS)
+
+
+def _group_threads(
+    reader: EventReader, threads: Iterable[_Thread]
+) -> tuple[list[list[_Thread]], list[str]]:
+    """Return groups of threads to compare, and a line for each limit on their number that was reached."""
+    nodes, numbers = reader.rows.threads["node"].to_list(), _link_nodes(reader)
+    linked, of_node = defaultdict(list), defaultdict(list)
+    for thread in threads:
+        linked[numbers[nodes[thread.row]]].append(thread)
+    groups, limits = [one for one in linked.values() if len(one) <= MOST_THREADS], []
+    for thread in chain.from_iterable(one for one in linked.values() if len(one) > MOST_THREADS):
+        of_node[nodes[thread.row]].append(thread)
+    groups += (one for one in of_node.values() if len(one) <= MOST_THREADS)
+    if len(of_node) > 1:
+        limits.append(
+            f"hand-offs between {len(of_node):,} nodes were not searched for, only those within each node: "
+            f"more than {MOST_THREADS:,} threads"
+        )
+    if left := [node for node, one in of_node.items() if len(one) > MOST_THREADS]:
+        limits.append(
+            f"hand-offs within {list_some(left)} were not searched for: more than {MOST_THREADS:,} threads"
+        )
+    return groups, limits
+
+
+def _link_nodes(reader: EventReader) -> dict[str, int]:
+    """Return node -> number, equal for nodes that meet in collectives and whose times can be compared."""
+    nodes = reader.rows.threads["node"]
+    if nodes.n_unique() < 2:
+        return dict.fromkeys(nodes, 0)
+    table = list_collectives(reader).filter(ON_KNOWN_CLOCKS)
+    members = table.select("collective", node=nodes.gather(table["thread"])).unique()
+    linked = members.group_by("collective").agg(pl.col("node").sort())["node"].unique()
+    sets = [[node] for node in nodes.unique(maintain_order=True)] + linked.to_list()
+    numbers = number_linked(sets)
+    return {node: one for own, one in zip(sets, numbers, strict=True) for node in own}
 
 
 def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:

@@ -44,6 +44,8 @@ COLLECTIVES = {
     **dict.fromkeys((*_NUMBERS, "since", "until", "awaits"), pl.Int64),
     **dict.fromkeys(("is_root", "later", "inside"), pl.Boolean),
 }
+#: Members of collectives on nodes with clocks accurate enough to tell when all had arrived.
+ON_KNOWN_CLOCKS = (pl.col("late") >= 0).all().over("collective")
 #: Kinds of waiting in MPI, values of the value set `mpi_waiting`: for the sender, for the receiver, for the
 #: last member of a collective or the opener of an epoch, and for a message's partner to be inside MPI.
 LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, HELD = range(1, 5)

@@ -17,6 +17,7 @@ from nsys2prv._util.intervals import Outermost
 from nsys2prv.match import MPI_RULES
 from nsys2prv.match.meetings import (
     MESSAGES,
+    ON_KNOWN_CLOCKS,
     OTHERS,
     ROOT,
     list_collectives,
@@ -41,8 +42,6 @@ _MEMBERS = (
 )
 #: What holds of members that do not say otherwise: they wait for all others, and others for them.
 _USUAL = {"eager": False, "holds": True, "later": False, "lasts": AS_RECORDED, "needs": 0}
-#: Collectives on nodes whose clocks tell when all had come.
-_KNOWN = (pl.col("late") >= 0).all().over("collective")
 
 
 class Meetings(Struct, frozen=True):
@@ -80,7 +79,7 @@ def find_nccl_meetings(
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size)
     table = list_collectives(reader).filter(~pl.col("rule").is_in(MPI_RULES))
-    known = table.filter(_KNOWN).select(*_KEY, meeting="collective")
+    known = table.filter(ON_KNOWN_CLOCKS).select(*_KEY, meeting="collective")
     members = join_first(known, kernels, _KEY)
     messages = _join_nccl_messages(list_messages(reader), kernels)
     nodes = reader.rows.threads.select("thread", "node")

@@ -38,6 +38,7 @@ from nsys2prv.figures.result import (
 )
 from nsys2prv.figures.stacks import list_places
 from nsys2prv.match.groups import find_divisions, find_pipeline, name_groups
+from nsys2prv.match.handoffs import describe_limits
 from nsys2prv.replay.causes import Cause, find_causes
 from nsys2prv.replay.graph import Kind
 from nsys2prv.replay.job_graph import JobGraph
@@ -151,6 +152,7 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
         result.notes.append(f"savings may be underestimated: {lost}")
     if MOST_UNEXPLAINED >= unexplained >= LEAST_TOLD:
         result.notes.append(trust)
+    result.notes.extend(describe_limits(context.reader))
     limits = (
         describe_unused(facts),
         time_use.describe_migrations(facts),

@@ -31,14 +31,16 @@ def write_steps(
     helper: bool = False,
     requests: np.ndarray | None = None,
     asks: bool = False,
+    hosts: tuple[str, ...] = ("node0",) * 3,
 ) -> list[Path]:
     """Write three ranks whose first does some work in each step (ns) before all launch a kernel; the
     others wait for that, or for so long (a column each). known: its calls of the system are recorded.
     helper: a process without a GPU does the work, and all wait for it. requests: before its work the
-    first waits so long itself. asks: the helper waits for another one, which does nearly all of the work.
+    first waits so long itself. asks: the helper waits for another one, which does nearly all of the work. hosts:
+    of the ranks.
     """
     random = np.random.default_rng(2)
-    ranks = [Rank(10 + number, names=NAMES) for number in range(3)]
+    ranks = [Rank(10 + number, host, NAMES) for number, host in enumerate(hosts)]
     for number, rank in enumerate(ranks):
         payload = f'{{"{COMM}":7,"No. of ranks":3,"Rank":{number}}}'
         rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
@@ -158,6 +160,26 @@ def test_waits_for_something_else_are_no_handoffs(tmp_path: Path) -> None:
 def test_who_may_wait_too_hands_nothing_off(tmp_path: Path) -> None:
     works = make_works(300_000, 5, 3_000_000)
     assert not list_findings(write_steps(tmp_path, works, known=False))[1].height
+
+
+@pytest.mark.parametrize(
+    ("most", "waiting", "told"),
+    [(3, 2, []), (2, 1, ["between 2 nodes"]), (1, 0, ["between 2 nodes", "within node0"])],
+)
+def test_too_many_threads_are_compared_within_each_node_or_said_not_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, waiting: int, told: list[str]
+) -> None:
+    """Two of three ranks, one of them on another node, wait for the first."""
+    monkeypatch.setattr("nsys2prv.match.handoffs.MOST_THREADS", most)
+    works = make_works(300_000, 5, 3_000_000)
+    reports = write_steps(tmp_path, works, hosts=("node0", "node0", "node1"))
+    with nsys2prv.open(reports, align="none", jobs=1) as job:
+        notes = [
+            one for one in job.analyse("findings")["findings"].notes if one.startswith("hand-offs")
+        ]
+        assert list_handoffs(job.reader)["thread"].n_unique() == waiting
+    assert len(notes) == len(told)
+    assert all(f"hand-offs {one} " in note for one, note in zip(told, notes, strict=True))
 
 
 def test_one_waits_for_another_that_waits_for_a_third(tmp_path: Path) -> None:
