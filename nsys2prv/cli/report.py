@@ -194,8 +194,8 @@ def _format_job(job: FinishedJob, style: Style, is_headed: bool = True) -> str:
         heading = make_heading(job.description)
         notes = format_notes(job.description["notes"]) + quality
     if style.full or style.chosen or "findings" not in job.results:
-        return format_results(results, heading + notes, style, job.part[0])
-    return format_first_screen(results, heading, notes, style, job.part[0])
+        return format_results(results, heading + notes, style, job.whole[0])
+    return format_first_screen(results, heading, notes, style, job.whole[0])
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:

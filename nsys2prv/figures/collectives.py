@@ -168,7 +168,8 @@ def _add_mpi_waiting(context: Context, result: Result) -> None:
         table = table.sort("wait_ns", descending=True, maintain_order=True).head(MOST_PAIRS)
         if "kind" in table.columns:
             table = table.with_columns(label_values("kind", "mpi_waiting", None))
-        result.add(name, context.label_tasks(table), count=f"{MOST_PAIRS:,}")
+        table = context.label_tasks(table).rename({"rank": "waiting_rank"})
+        result.add(name, table, count=f"{MOST_PAIRS:,}")
 
 
 def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:

@@ -108,9 +108,12 @@ class Coverage(Struct, frozen=True):
                 f"are unknown{reports}"
             )
         share = self.common.length / self.duration
+        alone = [
+            f"is recorded of {self.names[task]}" for task in self.by_task if len(self.by_task) == 1
+        ]
         return (
-            f"efficiencies, overlap and idle times cover the {share:.0%} of the time that all reports have "
-            f"in common, from {_format_spans(self.common)}{reports}"
+            f"efficiencies, overlap and idle times cover the {share:.0%} of the time that "
+            f"{(*alone, 'all reports have in common')[0]}, from {_format_spans(self.common)}{reports}"
         )
 
 

@@ -217,9 +217,13 @@ class FinishedJob(Struct, frozen=True):
         begin, end = self.span
         if begin > 0 or end < self.duration:
             return "the steady state", end - begin
+        return self.whole
+
+    @property
+    def whole(self) -> tuple[str, int]:
+        """Part of the job that shares of one-time costs refer to, and its length (ns)."""
         covered = int(self.description.get("covered_ns", self.duration))
-        whole = "the captured time" if covered < self.duration else "the job"
-        return whole, covered
+        return "the captured time" if covered < self.duration else "the job", covered
 
     @property
     def iterations(self) -> list[int]:

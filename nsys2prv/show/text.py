@@ -363,11 +363,12 @@ def format_findings(
     nothing: str = NOTHING,
     span: str = "the job",
     repeats: float | None = None,
+    whole: str = "the job",
 ) -> list[str]:
     """Return the lines of the findings by groups, in their order: cost and title, measurements, advice, and
     where to look. One-time costs get one line each, unless they come first. full: all findings with all
     measurements. nothing: the sentence for a job without causes. span: reference of shares. repeats: share of
-    the job in its steady state, or None.
+    the job in its steady state, or None. whole: reference of one-time costs.
     """
     width, lines, shown, opens_trace = min(width, TEXT_WIDTH), [], 0, False
     others = [one for one in findings if not one.happens_once]
@@ -378,7 +379,7 @@ def format_findings(
         is_once, left = group == "once", MOST_SHORT - shown
         own = own if full or is_once else own[:left]
         if any(one.share for one in own):
-            lines += wrap_text(f"  {GROUPS[group].format(span=span)}", width, 2)
+            lines += wrap_text(f"  {GROUPS[group].format(span=span, whole=whole)}", width, 2)
         for finding in own:
             in_detail = full or not is_once or (not number and finding is own[0])
             most = 1 if shown else MOST_EVIDENCE
@@ -448,7 +449,7 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
     return [
         *style.format_title("Bottlenecks"),
         *[line for note in result.notes[:1] for line in wrap_text(f"  {note}", width, 2)],
-        *format_findings(shown, width, style.full, nothing, span, repeats),
+        *format_findings(shown, width, style.full, nothing, span, repeats, whole),
     ]
 
 

@@ -58,7 +58,7 @@ def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
     texts = {path: text for path, text in make_views(trace).items() if path in titles}
     number, groups = 0, []
     for group, findings in group_findings(job.findings):
-        groups.append((GROUPS[group].format(span=job.part[0]), entries := []))
+        groups.append((GROUPS[group].format(span=job.part[0], whole=job.whole[0]), entries := []))
         for finding in findings:
             number += 1
             links = []

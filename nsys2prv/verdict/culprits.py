@@ -173,6 +173,9 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         return replace(claim, title=say("more work"), advice="gpu_more")
     is_stage &= len(suspect.processes) > 1
     advice = "stage" if is_stage else "gpu" if loss.shape.when is None else "gpu_while"
+    if loss.shape.when is None and own.sum() >= SLOWER * alike.sum():
+        # As the figures beside it; they say less where others are slow too.
+        more = own.sum() / alike.sum() - 1
     title = say("slower", more=more, when=loss.shape.when)
     return replace(claim, title=title, advice=advice)
 

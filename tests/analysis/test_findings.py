@@ -107,7 +107,7 @@ def test_findings_as_text() -> None:
     assert lines[7].startswith("  Limits (savings: at most this much of the steady state")
     start = replace(finding, share=0.5, kind="startup")
     once = [
-        "  Startup and shutdown (one-time costs, in % of this job)",
+        "  Startup and shutdown (one-time costs, in % of the job)",
         " 50.0%  Rank 1 (n GPU0) is late.",
     ]
     assert format_findings([finding, start])[7:] == [*once, TRACE]

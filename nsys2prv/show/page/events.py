@@ -130,9 +130,11 @@ def read_events(
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
         if kind == "h":
-            waits = _sum_mpi_waits(job, frame)
+            waits = _sum_mpi_waits(job, frame, map_rows(job, lanes))
             frame = frame.join(waits, ["thread", "begin"], "left", maintain_order="left")
-            frame = frame.with_columns(wait=pl.coalesce("wait", "waited"))
+            frame = frame.with_columns(
+                pl.col("other").fill_null(0), wait=pl.coalesce("wait", "waited")
+            )
         whole[kind] = frame.with_columns(pl.col("collective", "late", "wait").fill_null(0))
     threads = {row for kind in {"h", "x"} & {*whole} for row in whole[kind]["thread"].unique()}
     names = job.reader.rows.threads["name"]
@@ -142,15 +144,22 @@ def read_events(
     return Events(whole, messages, pairs, kernels, edges, names, communicators)
 
 
-def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return how long MPI calls wait for other ranks: thread and begin of the call, waited (ns)."""
+def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame, lane_of_row: np.ndarray) -> pl.DataFrame:
+    """Return how long MPI calls wait for other ranks: thread and begin of the call, waited (ns), and other, the
+    lane they wait for (from 1; 0 for several).
+    """
     of_mpi = calls.filter(pl.col("class") == CLASSES.index("mpi")).select("thread", "begin", "end")
-    waits = list_mpi_waits(job.reader).select("thread", since="begin", until="end")
+    waits = list_mpi_waits(job.reader)
+    other = pl.Series(lane_of_row[waits["other"].to_numpy()] + 1, dtype=pl.Int64)
+    waits = waits.select("thread", since="begin", until="end", other=other)
     inside = waits.sort("since").join_asof(
         of_mpi.sort("begin"), left_on="since", right_on="begin", by="thread", check_sortedness=False
     )
     waited = pl.min_horizontal("until", "end") - pl.col("since")
-    return inside.group_by("thread", "begin").agg(waited=waited.clip(0).sum())
+    is_one = pl.col("other").n_unique() == 1
+    return inside.group_by("thread", "begin").agg(
+        waited=waited.clip(0).sum(), other=pl.when(is_one).then(pl.col("other").first())
+    )
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:

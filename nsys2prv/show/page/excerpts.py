@@ -4,7 +4,6 @@ events around the moments of findings and of whole iterations, and long events.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -41,8 +40,8 @@ MOST_CULPRITS = 4
 PAD, LEAST_PAD = 0.35, 10_000
 #: A timeline shows the moment and the wait for it, unless the wait is longer than this multiple of it.
 MOST_TIMES = 100
-#: In a job without iterations, a collective belongs to a moment at most this much earlier (ns).
-LATER = 2_000_000
+#: First view of findings of slow kernels: a moment of theirs loses a part of its time, those of others all.
+OF_KERNELS = "views/kernel_duration.cfg"
 #: From a window with too many events for the page, events that last at least this part of it are shown: with
 #: few lanes, and with more than MANY_LANES.
 VISIBLE, VISIBLE_OF_MANY = 1 / 500, 1 / 100
@@ -61,7 +60,8 @@ class Moment(Struct, frozen=True):
     culprits: tuple[int, ...] = ()
     #: The collective of NCCL to point out, 0 for none.
     collective: int = 0
-    #: Name of the report of the first lane, and the moment in its own time, as Nsight Systems shows it.
+    #: Name of the report of the first culprit, or else lane, and the moment in its own time, as Nsight Systems
+    #: shows it.
     report: str = ""
     local: tuple[int, int] = (0, 0)
 
@@ -193,11 +193,11 @@ class _Places:
         if not shown:
             return Moment(begin, end, view, shown, culprits, collective)
         job = self._job.prepared
-        task = [*self._lanes][shown[0]][0]
+        task = [*self._lanes][(*culprits, *shown)[0]][0]
         report = job.model.processes[task - 1].report
-        local = job.clocks[report].to_local(begin), job.clocks[report].to_local(end)
+        local = [max(0, job.clocks[report].to_local(time)) for time in (begin, end)]
         name = job.infos[report].alias or job.infos[report].given.name
-        return Moment(begin, end, view, shown, culprits, collective, name, local)
+        return Moment(begin, end, view, shown, culprits, collective, name, (local[0], local[1]))
 
     def place_typical(self, results: Mapping[str, Result]) -> Moment:
         """Return the median iteration, or all of a job without iterations or analysed as a whole, with the
@@ -216,15 +216,16 @@ class _Places:
     def _find_collective(
         self, finding: Finding, begin: int, end: int, own: Sequence[int]
     ) -> tuple[int, pl.DataFrame]:
-        """Return the collective at which the others wait for these lanes, and all its rows."""
+        """Return the collective at which the others wait for these lanes during the moment, not longer than
+        it loses, and all its rows.
+        """
         of_lanes = self._collectives.filter(pl.col("lane").is_in(list(own)))
-        until = end + max(end - begin, LATER)
-        if steady := self._job.steady:
-            # Those that follow in its iteration.
-            at = bisect_right(steady.iteration_begins, begin)
-            edges = steady.edges.tolist()
-            until = max(edges[at] if at < len(edges) else 0, end + (end - begin))
-        near = of_lanes.filter((pl.col("begin") >= begin) & (pl.col("begin") < until))
+        lost, steady = float(end - begin), self._job.steady
+        if OF_KERNELS in finding.views[:1]:
+            length = np.ptp(steady.edges) / steady.count if steady else self._job.duration
+            lost = min(lost, finding.share * length)
+        since = pl.col("begin") - pl.col("late")
+        near = of_lanes.filter((pl.col("begin") > begin) & (since < end) & (pl.col("late") <= lost))
         if not near.height or finding.kind == "exposed_communication":
             near = of_lanes.filter((pl.col("begin") < end) & (pl.col("end") > begin))
         by = pl.col("late")

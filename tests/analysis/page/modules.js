@@ -41,7 +41,7 @@ check("colours", [getRampColour(-1), getRampColour(2)], ["rgb(0,34,78)", "rgb(25
 /** A number as data.py writes it. */
 const encode = number => { const bytes = []; do { bytes.push(number % 128 + (number > 127 ? 128 : 0)); number = Math.floor(number / 128); } while (number); return bytes; };
 const columns = { k: ["begin", "end", "name", "before", "stream"], n: ["begin", "end", "name", "before", "stream", "bytes", "communicator", "collective", "late", "wait"],
-  h: ["begin", "end", "name", "thread", "collective", "late", "wait"], x: ["begin", "end", "name", "thread"], messages: ["begin", "end", "from", "to", "bytes", "on_gpu"] };
+  h: ["begin", "end", "name", "thread", "collective", "late", "wait", "other"], x: ["begin", "end", "name", "thread"], messages: ["begin", "end", "from", "to", "bytes", "on_gpu"] };
 /** A job of two lanes; tracks: [lane, kind, rows of its columns], times as begin and end. */
 const makeData = tracks => {
   const bytes = [], placed = tracks.map(([lane, kind, rows]) => {
@@ -65,7 +65,7 @@ const makeData = tracks => {
 const data = makeData([
   [0, "x", [[0, 9_000_000, 0, 5], [1_000_000, 4_000_000, 1, 5], [4_000_000, 8_000_000, 1, 5]]],
   [0, "k", [[2_000_000, 3_000_000, 2, 1_500_000, 1], [2_500_000, 3_500_000, 2, 0, 2], [6_000_000, 6_000_300, 2, 0, 1]]],
-  [0, "h", [[500_000, 600_000, 4, 5, 0, 0, 0]]],
+  [0, "h", [[500_000, 600_000, 4, 5, 0, 0, 0, 0]]],
   [0, "n", [[7_000_000, 9_000_000, 3, 0, 3, 4_000, 7, 1, 1_000_000, 0]]], [1, "n", [[6_000_000, 9_000_000, 3, 0, 3, 4_000, 7, 1, 0, 1_000_000]]],
 ]);
 const ranges = data.getTrack(0, "x"), kernels = data.getTrack(0, "k");
@@ -116,8 +116,10 @@ const told = new Map(describeEvent(data, 0, data.getTrack(0, "n"), 0).filter(Arr
 check("an event", [told.get("duration"), told.get("among"), told.get("bytes"), told.get("last")], ["2.00 ms", "world (0-1)", "4.00 kB", "rank 0"]);
 check("a launch", new Map(describeEvent(data, 0, kernels, 0).filter(Array.isArray)).get("by"), "cudaLaunch");
 const moment = { begin: 5_000_000, end: 6_000_000, view: [0, 1], lanes: [0, 1], culprits: [0], collective: 1 };
-check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2. The GPU of rank 0 does not compute then; its host is mostly outside recorded calls (1.00 ms, mainly in the NVTX range inner). "
+check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2 of the steady state. The GPU of rank 0 does not compute then; its host is mostly outside recorded calls (1.00 ms, mainly in the NVTX range inner). "
   + "To AllReduce of 4.00 kB among world (0-1) rank 0 comes 1.00 ms after the first.");
+const waiting = makeData([[1, "h", [[1_000_000, 4_500_000, 3, 5, 0, 0, 3_500_000, 0], [4_500_000, 5_900_000, 4, 5, 0, 0, 1_000_000, 1]]]]);
+check("waits within a moment", describeMoment(waiting, { ...moment, collective: 0 }).split(". ").at(-1), "Meanwhile rank 1 waits in cudaLaunch, for rank 0: 500.00 µs of this time.");
 
 // ---- tables -----------------------------------------------------------------------------------
 const table = makeTable([["kernel", "kernel", ["b <i>", "a", "c"], true], ["time_ns", "time", [2000, null, 1e6], false], ["x_efficiency", "x", [.5, .7, .9], false]]);

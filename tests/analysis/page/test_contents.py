@@ -19,6 +19,7 @@ from nsys2prv.figures.result import DECLARED, Finding, group_findings
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.page import load_environment, make_job_page, make_page
 from nsys2prv.show.page.data import encode_varints
+from nsys2prv.show.page.events import read_collectives
 from nsys2prv.show.page.excerpts import choose_excerpts
 from nsys2prv.show.page.sections import place_products
 from nsys2prv.show.text import use_micro_sign
@@ -222,7 +223,7 @@ def test_mpi_calls_wait_as_the_tables_say() -> None:
             make_page(FinishedJob(job.describe(), results, choose_excerpts(job, results)))
         ).jobs
         table = results["collectives"].tables["mpi_waiting"].frame
-    for rank, own in table.group_by("rank"):
+    for rank, own in table.group_by("waiting_rank"):
         lane = next(at for at, one in enumerate(data.facts["lanes"]) if one["who"] == rank[0])
         assert sum(data.read_track(lane, "h")["wait"]) == pytest.approx(
             own["wait_ns"].sum(), rel=0.01
@@ -230,22 +231,32 @@ def test_mpi_calls_wait_as_the_tables_say() -> None:
 
 
 def test_moments_have_the_times_of_their_reports() -> None:
-    """A kernel at the begin of a moment is in the report where the page says, for Nsight Systems."""
+    """A kernel at the begin of a moment is in the report of the first culprit where the page says, for Nsight
+    Systems; and during the moment others wait at the collective that it names.
+    """
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results = job.analyse()
         moments = [one for one in choose_excerpts(job, results).moments if one]
+        collectives = read_collectives(job)
         frames = [job.frame(name) for name in ("cuda_kernel", "nccl_kernel")]
     kernels = pl.concat([frame.select("rank", "begin") for frame in frames])
     assert moments
     for moment in moments:
         rank = int(re.search(r"\d+", moment.report)[0])
+        assert rank == (*moment.culprits, *moment.lanes)[0]
+        assert moment.local[0] >= 0
+        if moment.collective:
+            met = collectives.filter(collective=moment.collective)["begin"]
+            assert met.min() < moment.end
+            assert moment.begin <= met.max()
+            assert met.max() - met.min() < moment.end - moment.begin or met.max() == moment.begin
         near = kernels.filter((pl.col("rank") == rank) & (pl.col("begin") >= moment.begin))
         (begin,) = near["begin"].sort()[:1]
         report = ROOT / "sample_reports" / "training" / moment.report
         with sqlite3.connect(f"file:{report}?mode=ro", uri=True) as database:
             query = "SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start >= ? - 2"
             ((start,),) = database.execute(query, (moment.local[0],))
-        assert start - moment.local[0] == pytest.approx(begin - moment.begin, abs=2_000)
+        assert start - moment.local[1] == pytest.approx(begin - moment.end, abs=2_000)
 
 
 def test_numbers_are_packed() -> None:

@@ -1,8 +1,7 @@
 // What is at a place of a timeline, in words: lines for the box beside the pointer and for screen readers.
 import { findFirstEnding } from "./data.js";
-import { measureShares, remember } from "./shares.js";
-import { capitalize, formatBytes, formatCount, formatFigure } from "./format.js";
-import { formatShare, formatSpan, formatTime } from "./format.js";
+import { measureShares } from "./shares.js";
+import { capitalize, formatBytes, formatCount, formatFigure, formatShare, formatSpan, formatTime } from "./format.js";
 
 const PRODUCTS = {
   gemm: "on tensor cores",
@@ -75,13 +74,15 @@ export const describeEvent = (data, lane, track, i) => {
   if (track.kind === "m" && track.bytes[i] && length)
     lines.push(["speed", `${(track.bytes[i] / length).toFixed(1)} GB/s`]);
   if (track.collective?.[i]) lines.push(...describeCollective(data, track, i));
-  else if (track.wait?.[i]) lines.push(["waits for another rank", formatTime(track.wait[i])]);
+  else if (track.wait?.[i]) lines.push([`waits for ${nameOther(data, track, i)}`, formatTime(track.wait[i])]);
   if (track.before?.[i]) {
     const call = data.findLaunch(lane, track, i);
     lines.push(["launched before", formatTime(track.before[i])], call && ["by", call.name]);
   }
   return lines;
 };
+
+const nameOther = (data, track, i) => track.other?.[i] ? data.nameLane(track.other[i] - 1) : "other ranks";
 
 const describeCollective = (data, track, i) => {
   const last = findLast(data, track.collective[i]);
@@ -130,20 +131,20 @@ export const findGap = (place, time, duration) => {
 /** The moment of a finding in a sentence or two, by the events that are on the page. */
 export const describeMoment = (data, moment) => {
   const { begin, end, culprits } = moment, iteration = data.findIteration((begin + end) / 2);
-  const sentences =
-    [`${formatSpan(begin, end)}${iteration >= 0 ? `, in iteration ${formatCount(iteration + 1)}` : ""}.`];
+  const where = iteration >= 0 ? `, in iteration ${formatCount(iteration + 1)} of the steady state` : "";
+  const sentences = [`${formatSpan(begin, end)}${where}.`];
   const lane = culprits[0] ?? moment.lanes[0];
   if (lane !== undefined && data.isCarried(lane, begin, end))
     sentences.push(describeLaneThen(data, lane, begin, end));
   const last = moment.collective ? findLast(data, moment.collective) : null;
   const waiting = last?.members.filter(one => one.wait > 0) ?? [];
   const longest = Math.max(...waiting.map(one => one.wait), 0);
-  const [name, meanwhile] = findLongestWait(data, moment) ?? [];
-  if (meanwhile?.most > longest) {
-    const who = meanwhile.lanes.size > 1 ? `${meanwhile.lanes.size} ranks wait`
-                                         : `${data.nameLane([...meanwhile.lanes][0])} waits`;
-    sentences.push(`Meanwhile ${who} in ${name}, up to ${formatTime(meanwhile.most)}.`);
-  } else if (last?.late) {
+  const meanwhile = findLongestWait(data, moment);
+  if (meanwhile?.time > longest) {
+    const { name, time, who, other, count } = meanwhile;
+    const waits = count > 1 ? `${count} ranks wait in ${name}, longest ${who}` : `${who} waits in ${name}`;
+    sentences.push(`Meanwhile ${waits}, for ${other}: ${formatTime(time)} of this time.`);
+  } else if (last?.late && last.track.begin[last.i] > begin) {
     const { track, i } = last;
     const among = track.communicator?.[i] ? ` among ${data.communicators[track.communicator[i]]}` : "";
     const size = track.bytes?.[i] ? ` of ${formatBytes(track.bytes[i])}` : "";
@@ -154,20 +155,19 @@ export const describeMoment = (data, moment) => {
   return sentences.join(" ");
 };
 
-/** In which call outside collectives the other lanes wait longest for another rank then: [name, {most,
- * lanes}]; undefined for none. */
+/** The longest wait of other lanes then: {name, who, other, time, count (of lanes)}; undefined for none. */
 const findLongestWait = (data, { begin, end, culprits, lanes }) => {
-  const waits = new Map();
+  const waits = [];
   for (const lane of lanes.filter(one => !culprits.includes(one))) {
     const track = data.getTrack(lane, "h");
     for (let i = 0; i < (track?.count ?? 0); i++) {
-      if (!track.wait[i] || track.collective[i] || track.begin[i] >= end || track.end[i] <= begin) continue;
-      const own = remember(waits, data.getName(track, i), () => ({ most: 0, lanes: new Set() }));
-      own.most = Math.max(own.most, track.wait[i]);
-      own.lanes.add(lane);
+      const time = Math.min(track.begin[i] + track.wait[i], end) - Math.max(track.begin[i], begin);
+      if (time > 0) waits.push({ time, lane, name: data.getName(track, i), other: nameOther(data, track, i) });
     }
   }
-  return [...waits].sort(([, one], [, two]) => two.most - one.most)[0];
+  const [longest] = waits.sort((one, two) => two.time - one.time);
+  const alike = new Set(waits.filter(({ name }) => name === longest.name).map(({ lane }) => lane));
+  return longest && { ...longest, who: data.nameLane(longest.lane), count: alike.size };
 };
 
 /** What a host does at a time in which it is in no call, by the words of its states. */
