@@ -340,7 +340,7 @@ def test_nothing_of_the_program_is_recorded(tmp_path: Path) -> None:
     tables = {"PROFILER_OVERHEAD": [make_overhead(0, MS, 1)], "StringIds": make_strings("o")}
     with nsys2prv.open(make_export(tmp_path / "one.sqlite", tables), quiet=True) as job:
         result = job.analyse("findings")["findings"]
-    assert "Nothing that the program does was recorded. Check that it ran" in result.missing[0]
+    assert "No event of the program was recorded. Check that it ran" in result.missing[0]
 
 
 @pytest.mark.parametrize("name", ["solver", "mpirun", "mpirun.mpich"])
