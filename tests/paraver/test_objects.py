@@ -16,7 +16,6 @@ from tools.exports import (
     make_strings,
 )
 
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
 from nsys2prv.export.info import RANK_VARIABLES, Gpu, ReportInfo, find_numbers, read_environment
@@ -166,12 +165,6 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
 
 
 @pytest.mark.slow
-def test_too_many_rows_are_one_clear_error() -> None:
-    keys = [(0, ThreadKey(make_global_pid(5) | tid)) for tid in range(65_536)]
-    with pytest.raises(Nsys2prvError, match="65536 threads"):
-        build_object_model([make_info("r")], [0], keys)
-
-
 def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",

@@ -28,14 +28,16 @@ class ParsedTrace:
     """The records of a trace.
 
     ranges: in the order in which they begin. states, samples: (row, time, pairs). lines: (sender,
-    send, receiver, receive, (size, tag)).
+    send, receiver, (logical receive, receive), (size, tag)).
     """
 
     duration: int
     ranges: list[Range] = field(default_factory=list)
     states: list[tuple[Row, int, Pairs]] = field(default_factory=list)
     samples: list[tuple[Row, int, Pairs]] = field(default_factory=list)
-    lines: list[tuple[Row, int, Row, int, tuple[int, int]]] = field(default_factory=list)
+    lines: list[tuple[Row, int, Row, tuple[int, int], tuple[int, int]]] = field(
+        default_factory=list
+    )
 
 
 def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> ParsedTrace:
@@ -53,7 +55,13 @@ def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) 
             receiver = (numbers[9], numbers[10])
             if keep(row) and keep(receiver):
                 trace.lines.append(
-                    (keep(row), numbers[5], keep(receiver), numbers[11], (numbers[13], numbers[14]))
+                    (
+                        keep(row),
+                        numbers[5],
+                        keep(receiver),
+                        (numbers[11], numbers[12]),
+                        (numbers[13], numbers[14]),
+                    )
                 )
             continue
         if keep(row) is None:
@@ -167,9 +175,10 @@ def filter_trace(
         put_event(row, request.last, pairs)
     _put_samples(trace, request, put_event, is_inside)
     if request.lines:
-        for sender, send, receiver, receive, rest in trace.lines:
-            if is_inside(send) and is_inside(receive):
-                lines[format_line(sender, send - origin, receiver, receive - origin, rest)] += 1
+        for sender, send, receiver, (posted, received), rest in trace.lines:
+            if is_inside(send) and is_inside(received):
+                times = (max(posted - origin, 0), received - origin)
+                lines[format_line(sender, send - origin, receiver, times, rest)] += 1
     return lines, {key: [pairs for _, _, pairs in sorted(item)] for key, item in order.items()}
 
 
@@ -218,7 +227,9 @@ def format_event(row: Row, time: int, pairs: Pairs) -> str:
     return f"event {row} {time} {pairs}"
 
 
-def format_line(sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]) -> str:
+def format_line(
+    sender: Row, send: int, receiver: Row, receive: tuple[int, int], rest: tuple[int, int]
+) -> str:
     return f"line {sender} {send} {receiver} {receive} {rest}"
 
 
@@ -238,7 +249,7 @@ def read_lines(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pair
                     row,
                     numbers[5],
                     (numbers[9], numbers[10]),
-                    numbers[11],
+                    (numbers[11], numbers[12]),
                     (numbers[13], numbers[14]),
                 )
             ] += 1
