@@ -122,7 +122,7 @@ def test_waits_are_those_of_sql_in_trace_and_tables(reports: list[Path], tmp_pat
         ("mpi_waiting", "kind", by_kind),
         ("mpi_waiting_for", "waits_for", by_pair),
     ):
-        rows = tables[name].frame.select("rank", key, "wait_ns").rows()
+        rows = tables[name].frame.select("waiting_rank", key, "wait_ns").rows()
         assert {(rank, what): ns for rank, what, ns in rows} == of
 
 
