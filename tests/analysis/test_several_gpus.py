@@ -12,6 +12,7 @@ from tools.nccl_exports import COMM, Rank, format_payload
 
 import nsys2prv
 from nsys2prv._util.errors import UsageError
+from nsys2prv.show.page.excerpts import choose_excerpts
 
 GPUS, STEPS, LAYERS = 2, 12, 4
 ADD, SYNCHRONIZE = 5, 6
@@ -52,6 +53,8 @@ def test_gpus_with_threads_of_their_own_are_as_processes(tmp_path: Path) -> None
                 assert set(of_all["communicator"]) == {"world (GPU0-3)"}
                 with pytest.raises(UsageError, match="no such GPU; there are gpu0, gpu1"):
                     job.what_if("gpu 4: host as others")
+                moments = choose_excerpts(job, job.analyse()).moments
+                assert {one.report for one in moments if one} == {"merged.sqlite"}
     apart, together = tables
     assert together["rank"].to_list() == [f"GPU{who[-1]}" for who in apart["rank"]]
     assert together.drop("rank").equals(apart.drop("rank"))

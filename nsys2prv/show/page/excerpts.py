@@ -152,9 +152,11 @@ class _Places:
     ) -> None:
         self._job, self._lanes = job, lanes
         rows = job.reader.rows
-        tasks = rows.threads.select("task", "rank", "node").unique("task")
-        self._rank = {task: rank for task, rank, _ in tasks.rows()}
-        self._node = {task: node for task, _, node in tasks.rows()}
+        tasks = rows.threads.select("task", "process", "rank", "node").unique("task")
+        # A process with several GPUs may have several tasks here.
+        self._process = dict(tasks.select("task", "process").rows())
+        self._rank = dict(tasks.select("task", "rank").rows())
+        self._node = dict(tasks.select("task", "node").rows())
         self._labels = dict(rows.devices.select("device", "label").rows())
         lane = pl.Series(map_rows(job, lanes)[collectives["thread"]], dtype=pl.Int64)
         self._collectives = collectives.with_columns(
@@ -194,7 +196,7 @@ class _Places:
             return Moment(begin, end, view, shown, culprits, collective)
         job = self._job.prepared
         task = [*self._lanes][(*culprits, *shown)[0]][0]
-        report = job.model.processes[task - 1].report
+        report = job.model.processes[self._process[task] - 1].report
         local = [max(0, job.clocks[report].to_local(time)) for time in (begin, end)]
         name = job.infos[report].alias or job.infos[report].given.name
         return Moment(begin, end, view, shown, culprits, collective, name, (local[0], local[1]))
