@@ -79,22 +79,29 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     these, and each row's index among them.
     """
     wide = tuple(np.asarray(column, np.int64) for column in columns)
-    if core is None:
-        return _number_by_numpy(wide)
     first, codes = number_as_met(*wide)
     if len(first) < 2:
         return first, codes
-    order = np.lexsort([column[first] for column in reversed(wide)])
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return first[order], ranks[codes]
+    return _renumber(first, codes, np.lexsort([column[first] for column in reversed(wide)]))
 
 
 def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return :func:`number_rows`, but the combinations in the order of their first rows."""
     wide = tuple(np.asarray(column, np.int64) for column in columns)
+    if core is None:
+        first, codes = _number_by_numpy(wide)
+        return _renumber(first, codes, np.argsort(first))
     codes = np.zeros(len(wide[0]), np.int64)
     return np.frombuffer(core.number_distinct(wide, codes), np.int64), codes
+
+
+def _renumber(
+    first: np.ndarray, codes: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Put combinations in another order: the first row of each, and each row's index among them."""
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return first[order], ranks[codes]
 
 
 def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np.ndarray]:
@@ -109,7 +116,7 @@ def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np
 
 
 def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return :func:`number_rows` by numpy, for installations without a compiler."""
+    """Number combinations by numpy, for installations without a compiler."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct, further = np.unique(column, return_inverse=True)

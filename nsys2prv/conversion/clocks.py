@@ -173,7 +173,7 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
     )
 
 
-def find_places(job: Read) -> tuple[list[Placement], int]:
+def find_placements(job: Read) -> tuple[list[Placement], int]:
     """Return the placements of reports whose clocks need no correction, and time 0 of the trace there."""
     placements = _place_all(job)
     return placements, _find_epoch(placements, job.spans)

@@ -18,7 +18,7 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.columns import OPEN, factorize_together, find_bounds, find_edges
-from nsys2prv.conversion.clocks import find_host_clocks, find_places
+from nsys2prv.conversion.clocks import find_host_clocks, find_placements
 from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
 from nsys2prv.conversion.whole_reports import WholeTask, find_span, list_kinds_left_out
 from nsys2prv.events import all_kinds
@@ -197,7 +197,7 @@ def _can_choose(job: Opened) -> bool:
 def _find_windows(job: Opened, spans: Mapping[int, Span]) -> list[Span]:
     """Return the part that is asked for in the time of each report."""
     read = complete(Read, job, results=[], clock_results=[], spans=dict(spans), lost=[])
-    placements, epoch = find_places(read)
+    placements, epoch = find_placements(read)
     clocks = [placement.map.delay(-epoch) for placement in placements]
     duration = max(int(clocks[at].to_global(np.int64(last))) for at, (_, last) in spans.items())
     first, last = (

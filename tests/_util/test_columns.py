@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nsys2prv._util import columns as column_tools
-from nsys2prv._util.columns import factorize, factorize_together, find_places
+from nsys2prv._util.columns import factorize, factorize_together, find_places, sum_by
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -76,3 +76,16 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     for columns in ((), (np.arange(4),), (np.arange(3, dtype=np.int32),), (np.zeros((3, 1)),)):
         with pytest.raises(ValueError, match="columns of int64"):
             number(columns, codes)
+
+
+@pytest.mark.usefixtures("way")
+def test_sums_are_in_the_order_of_first_rows() -> None:
+    random = np.random.default_rng(3)
+    keys = {"a": random.integers(0, 3, 500), "b": random.integers(-2, 2, 500)}
+    values = random.integers(-(1 << 60), 1 << 60, 500) >> 20
+    expected: dict[tuple[int, int], int] = {}
+    for *key, value in zip(*(key.tolist() for key in keys.values()), values.tolist(), strict=True):
+        expected[key[0], key[1]] = expected.get((key[0], key[1]), 0) + value
+    found = sum_by(keys, total=values)
+    assert list(zip(found["a"].tolist(), found["b"].tolist(), strict=True)) == list(expected)
+    assert found["total"].tolist() == list(expected.values())

@@ -80,7 +80,7 @@ class Options:
 
     @property
     def has_causes(self) -> bool:
-        """Whether the job has an artificial delay, which the truth describes."""
+        """True if the job has an artificial delay, which the truth describes."""
         return self.late_rank is not None or self.hiccup_rank is not None
 
     @property

@@ -123,7 +123,7 @@ class Report:
 
     @property
     def includes_json(self) -> bool:
-        """Whether the export contains JSON (payloads, generic events)."""
+        """True if the export contains JSON (payloads, generic events)."""
         return self.payload in ("both", "json")
 
     def order(self, begin: Ints) -> Ints:
