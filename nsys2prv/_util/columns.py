@@ -21,6 +21,8 @@ T = TypeVar("T", bound=Hashable)
 ABSENT = -1
 #: The end of a range that its report does not close; the writer closes it at the end of the trace.
 OPEN = np.iinfo(np.int64).max
+#: Up to so many numbers the compiled core is faster than numpy.
+FEW_NUMBERS = 2048
 #: How long rows of frames last (from `begin` to `end`), and their number (int64).
 DURATION = pl.col("end") - pl.col("begin")
 COUNT = pl.len().cast(pl.Int64)
@@ -30,10 +32,12 @@ def find_bounds(values: np.ndarray) -> tuple[int, int]:
     """Return the minimum and maximum of some numbers (int64); without any, the largest and the smallest
     int64.
     """
+    # Of many numbers, numpy compares several at a time.
+    if core is not None and len(values) <= FEW_NUMBERS:
+        return core.find_bounds(values)
     if not len(values):
         return OPEN, -OPEN - 1
-    # Without the wrappers of ndarray.min and max, which cost more than few numbers do.
-    return int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
+    return int(values.min()), int(values.max())
 
 
 def blank_negative(column: np.ndarray) -> np.ndarray:
@@ -78,27 +82,24 @@ def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first row of each distinct combination of several columns of integers, in ascending order of
     these, and each row's index among them.
     """
-    wide = tuple(np.asarray(column, np.int64) for column in columns)
-    first, codes = number_as_met(*wide)
-    if len(first) < 2:
-        return first, codes
-    return _renumber(first, codes, np.lexsort([column[first] for column in reversed(wide)]))
+    return _number_rows(columns, True)
 
 
 def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return :func:`number_rows`, but the combinations in the order of their first rows."""
+    return _number_rows(columns, False)
+
+
+def _number_rows(columns: Sequence[np.ndarray], ascend: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Number combinations. ascend: by their values, otherwise by their first rows."""
     wide = tuple(np.asarray(column, np.int64) for column in columns)
-    if core is None:
-        first, codes = _number_by_numpy(wide)
-        return _renumber(first, codes, np.argsort(first))
-    codes = np.zeros(len(wide[0]), np.int64)
-    return np.frombuffer(core.number_distinct(wide, codes), np.int64), codes
-
-
-def _renumber(
-    first: np.ndarray, codes: np.ndarray, order: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Put combinations in another order: the first row of each, and each row's index among them."""
+    if core is not None:
+        codes = np.empty(len(wide[0]), np.int64)
+        return np.frombuffer(core.number_distinct(wide, codes, ascend), np.int64), codes
+    first, codes = _number_by_numpy(wide)
+    if ascend:
+        return first, codes
+    order = np.argsort(first)
     ranks = np.empty_like(order)
     ranks[order] = np.arange(len(order))
     return first[order], ranks[codes]

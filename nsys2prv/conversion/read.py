@@ -51,7 +51,7 @@ from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.source import Part, Shared, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
-from nsys2prv.table.runs import SpillWriter
+from nsys2prv.table.runs import SpillWriter, find_spill_file
 from nsys2prv.table.task_result import CommonNumbers, TaskResult
 
 #: Kinds of events by which the clocks of hosts are aligned.
@@ -255,7 +255,7 @@ def read_task(task: ReadingTask) -> TaskResult:
     result.beside = TaskResult(task.number, task.report, 0)
     with (
         SpillWriter(
-            task.folder / f"runs-{task.number}.bin",
+            find_spill_file(task.folder),
             task.report,
             task.number,
             task.settings.field_masks,
@@ -536,7 +536,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
-    path = task.folder / f"runs-{task.number}.bin"
+    path = find_spill_file(task.folder)
     with SpillWriter(path, task.report, task.number) as writer:
         for rows in find_function(kind.derived.derive)(facts):
             if isinstance(rows, Rows) and rows.nesting_owner is not None:

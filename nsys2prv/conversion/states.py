@@ -32,6 +32,7 @@ from nsys2prv.table.runs import (
     Run,
     SpillWriter,
     find_present_fields,
+    find_spill_file,
     get_shape,
     read_run,
 )
@@ -148,7 +149,7 @@ def make_states(task: StateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     shape = get_shape(STATE, STATE)
-    path = task.folder / f"runs-{task.number}.bin"
+    path = find_spill_file(task.folder)
     with SpillWriter(path, TRACE, task.number) as writer:
         for thread, begin, end, state in _make_records(task, load_global_ids(task.global_ids)):
             if task.captured is not None:

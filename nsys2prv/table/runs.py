@@ -5,12 +5,15 @@ lines, samples, states of rows. A time window of the trace is a slice of every r
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from msgspec import Struct
@@ -80,6 +83,9 @@ NO_OBJECTS = np.array([-1])
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
+
+#: Which process this thread is of, and the name of its spill file.
+_OWN = threading.local()
 
 #: Columns by their names.
 Columns = Mapping[str, np.ndarray]
@@ -183,6 +189,15 @@ class Run(Packed, frozen=True, eq=False):
         """Return the rows of blocks, as spans. blocks: a mask."""
         edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False)) * BLOCK_ROWS
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
+
+
+def find_spill_file(folder: Path) -> Path:
+    """Return the file in a folder that only this thread of this process appends to. To make a file for
+    each task would take longer than to store the records of a small one.
+    """
+    if getattr(_OWN, "process", None) != os.getpid():
+        _OWN.process, _OWN.name = os.getpid(), f"runs-{uuid4().hex}.bin"
+    return folder / _OWN.name
 
 
 class SpillWriter(FrameWriter):

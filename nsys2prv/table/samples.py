@@ -205,11 +205,10 @@ def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
                 statistics[run.shape.name, metric.name].add(known)
     scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
-    for number, result in enumerate(results):
+    for result in results:
         if any(map(_has_fractions, result.runs)):
-            with SpillWriter(
-                folder / f"fractions-{number}.bin", result.report, result.task
-            ) as writer:
+            path = folder / "fractions.bin"
+            with SpillWriter(path, result.report, result.task) as writer:
                 result.runs = [
                     _scale_run(run, result, scales, writer, lost) if _has_fractions(run) else run
                     for run in result.runs
@@ -327,7 +326,7 @@ def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, fo
     if not outside:
         return
     runs: list[Run] = []
-    path = folder / f"span-{result.task}.bin"
+    path = folder / "within-span.bin"
     with SpillWriter(path, result.report, result.task) as writer, SpillReader() as reader:
         for run in result.runs:
             if run not in outside:

@@ -131,13 +131,60 @@ static int find_distinct(Distinct *known, const Strided *columns, size_t rows, i
                                : number_rows(known, columns, known->width, rows, codes);
 }
 
+static inline bool is_less(const Distinct *known, int64_t one, int64_t other) {
+    const int64_t *a = known->keys + (size_t)one * known->width, *b = known->keys + (size_t)other * known->width;
+    size_t c = 0;
+    while (c + 1 < known->width && a[c] == b[c])
+        c++;
+    return a[c] < b[c];
+}
+
+/* Puts the numbers of the distinct rows into `order`, by their values; merges ever longer runs. spare: room for as many. */
+static int64_t *sort_distinct(const Distinct *known, int64_t *order, int64_t *spare) {
+    size_t count = known->count;
+    for (size_t k = 0; k < count; k++)
+        order[k] = (int64_t)k;
+    for (size_t length = 1; length < count; length *= 2) {
+        for (size_t start = 0; start < count; start += 2 * length) {
+            size_t middle = start + length < count ? start + length : count;
+            size_t end = middle + length < count ? middle + length : count;
+            for (size_t k = start, left = start, right = middle; k < end; k++)
+                spare[k] = left < middle && (right == end || !is_less(known, order[right], order[left])) ? order[left++] : order[right++];
+        }
+        int64_t *sorted = spare;
+        spare = order;
+        order = sorted;
+    }
+    return order;
+}
+
+/* Numbers the distinct rows in the order of their values instead. -1: no memory. */
+static int arrange_distinct(Distinct *known, size_t rows, int64_t *codes) {
+    size_t count = known->count;
+    int64_t *room = malloc(3 * count * sizeof *room + 1);
+    if (!room)
+        return -1;
+    const int64_t *order = sort_distinct(known, room, room + count);
+    int64_t *ranks = room + 2 * count;
+    for (size_t k = 0; k < count; k++)
+        ranks[order[k]] = (int64_t)k;
+    for (size_t row = 0; row < rows; row++)
+        codes[row] = ranks[codes[row]];
+    for (size_t k = 0; k < count; k++)
+        ranks[k] = known->first[order[k]];
+    memcpy(known->first, ranks, count * sizeof *ranks);
+    free(room);
+    return 0;
+}
+
 PyObject *number_distinct(PyObject *self, PyObject *arguments) {
     PyObject *given, *result = NULL;
     Py_buffer out = {0}, held[MOST_COLUMNS] = {{0}};
     Strided columns[MOST_COLUMNS];
     Distinct known = {0};
+    int ascend = 0;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "O!w*", &PyTuple_Type, &given, &out))
+    if (!PyArg_ParseTuple(arguments, "O!w*|p", &PyTuple_Type, &given, &out, &ascend))
         return NULL;
     Py_ssize_t width = PyTuple_Size(given), rows = out.len / 8;
     bool fits = width > 0 && width <= MOST_COLUMNS;
@@ -155,6 +202,8 @@ PyObject *number_distinct(PyObject *self, PyObject *arguments) {
     int status;
     Py_BEGIN_ALLOW_THREADS
     status = find_distinct(&known, columns, (size_t)rows, out.buf);
+    if (status == 0 && ascend && known.count > 1)
+        status = arrange_distinct(&known, (size_t)rows, out.buf);
     Py_END_ALLOW_THREADS
     result = status < 0 ? PyErr_NoMemory() : PyBytes_FromStringAndSize((const char *)known.first, (Py_ssize_t)(known.count * sizeof *known.first));
 done:
@@ -165,6 +214,30 @@ done:
     free(known.first);
     free(known.slots);
     return result;
+}
+
+PyObject *find_bounds(PyObject *self, PyObject *arguments) {
+    PyObject *given;
+    Py_buffer held;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "O", &given) || PyObject_GetBuffer(given, &held, PyBUF_STRIDES | PyBUF_FORMAT) < 0)
+        return NULL;
+    int64_t least = INT64_MAX, greatest = INT64_MIN;
+    bool fits = held.ndim == 1 && held.itemsize == 8 && held.format && strchr("lq", held.format[0]);
+    if (fits) {
+        const Strided column = {held.buf, held.strides[0]};
+        size_t rows = (size_t)held.shape[0];
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t row = 0; row < rows; row++) {
+            int64_t value = value_at(&column, row);
+            least = value < least ? value : least;
+            greatest = value > greatest ? value : greatest;
+        }
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "give a column of int64");
+    PyBuffer_Release(&held);
+    return fits ? Py_BuildValue("LL", (long long)least, (long long)greatest) : NULL;
 }
 
 PyObject *map_times(PyObject *self, PyObject *arguments) {

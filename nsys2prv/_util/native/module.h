@@ -42,8 +42,10 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
  * map_times(times, open, opened, offset, drift, pivot, out): put time + offset + floor((time - pivot) * drift) of each time into `out`, but
  * `opened` for those that are `open`. times: int64, at any distance; out: int64.
  *
- * number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64), in
- * the order in which they come; returns the first row of each as bytes (int64).
+ * number_distinct(columns, codes, ascend=False): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns
+ * (int64), in the order in which they come, or by their values; returns the first row of each as bytes (int64).
+ *
+ * find_bounds(values): return the least and the greatest of some numbers (int64); without any, the greatest and the least int64.
  *
  * intersect_spans(begin, end, begin, end): return what two sets of times have in common, as bytes of begins and of ends (all int64).
  *
@@ -144,6 +146,7 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
     F(write_lines) \
     F(map_times) \
     F(number_distinct) \
+    F(find_bounds) \
     F(intersect_spans) \
     F(subtract_spans) \
     F(unite_spans) \
