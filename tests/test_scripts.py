@@ -1,15 +1,20 @@
-"""The batch scripts of the documents run, with stand-ins for Slurm."""
+"""Run the scripts and launch commands of the documents, with stand-ins for nsys and launchers."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted((ROOT / "docs" / "scripts").iterdir())
+SCRIPTS = sorted(
+    path for path in (ROOT / "docs" / "scripts").iterdir() if path.suffix in (".sh", ".sbatch")
+)
 #: Starts the command several times, as srun does: `mpiexec` where it is one of MPI, else processes.
 SRUN = """#!/bin/bash
 if [ "$1" = nsys2prv ]; then
@@ -29,6 +34,95 @@ MPI_AS_ROOT = {
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_have_no_mistakes_of_syntax(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
+
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def list_blocks(document: Path, language: str) -> list[str]:
+    """Return the code blocks of a document in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text("utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_code_blocks_of_documents_have_no_syntax_errors(document: Path) -> None:
+    for block in (*list_blocks(document, "sh"), *list_blocks(document, "bash")):
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+    for block in list_blocks(document, "python"):
+        ast.parse(block)
+    for block in list_blocks(document, "yaml"):
+        yaml.safe_load(block)
+
+
+def test_the_kubernetes_job_profiles_every_pod() -> None:
+    job = yaml.safe_load((ROOT / "docs" / "scripts" / "pytorchjob.yaml").read_text())
+    for pods in job["spec"]["pytorchReplicaSpecs"].values():
+        (container,) = pods["template"]["spec"]["containers"]
+        assert container["command"][:2] == ["nsys", "profile"]
+        assert "--output=/reports/rank%q{RANK}" in container["command"]
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pods["template"]["spec"]["volumes"]}
+
+
+#: Stand-ins on the PATH of a reader. Launchers start two ranks; nsys writes its arguments to the report.
+STAND_INS = {
+    "nsys": """
+if [ "$1" = export ]; then
+    case "$2" in --help) echo "  --include-json";; *) while [ "$1" != -o ]; do shift; done; cp "$SAMPLE" "$2";; esac
+    exit
+fi
+shift
+arguments="$*"
+while :; do
+    case "$1" in
+    --output=*) name=$(basename "$(echo "$1" | sed 's/%q{\\([A-Z_]*\\)}/${\\1}/g; s/^/echo /' | sh)") ;;
+    --*) ;;
+    *) break ;;
+    esac
+    shift
+done
+echo "$arguments" > "run/$name.nsys-rep"
+exec "$@"
+""",
+    "srun": 'for r in 0 1; do SLURM_PROCID=$r SLURM_LOCALID=$r "$@" & done; wait',
+    "mpirun": 'shift 2; for r in 0 1; do OMPI_COMM_WORLD_RANK=$r "$@" & done; wait',
+    "torchrun": 'shift 3; for r in 0 1; do RANK=$r LOCAL_RANK=$r "$@" & done; wait',
+    "deepspeed": 'shift; for r in 0 1; do RANK=$r LOCAL_RANK=$r "$@" & done; wait',
+    "docker": 'while [ "$1" != IMAGE ]; do shift; done; shift 2; RANK=0 exec nsys "$@"',
+    "apptainer": 'while [ "$1" != IMAGE.sif ]; do shift; done; shift 2; exec nsys "$@"',
+    "nsys2prv": 'exec "$PYTHON" -m nsys2prv "$@"',
+    **dict.fromkeys(("python", "julia", "vllm", "trtllm-bench", "uv", "app"), 'echo "$@"'),
+}
+
+
+@pytest.mark.parametrize("number", range(len(list_blocks(ROOT / "docs" / "profiling.md", "sh"))))
+def test_launch_commands_run(number: int, tmp_path: Path) -> None:
+    block = list_blocks(ROOT / "docs" / "profiling.md", "sh")[number]
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, text in STAND_INS.items():
+        (bin_folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_folder / name).chmod(0o755)
+    shutil.copy(bin_folder / "app", tmp_path / "app")
+    shutil.copy(ROOT / "docs" / "scripts" / "profile-rank.sh", tmp_path)
+    sample = ROOT / "sample_reports" / "graphs" / "rank0.sqlite"
+    run = tmp_path / "run"
+    run.mkdir()
+    if "nsys2prv quality" in block:
+        shutil.copy(sample, run)
+    launcher = re.compile("RANK|OMPI_|PMI|SLURM_|NSYS_|LOCAL_RANK")
+    environment = {name: text for name, text in os.environ.items() if not launcher.match(name)}
+    environment |= {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
+        "SAMPLE": str(sample),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(["bash", "-e", "-c", block], env=environment, cwd=tmp_path, check=False)
+    # The sample lacks the kernels of its CUDA graphs.
+    assert done.returncode == (6 if "nsys2prv quality" in block else 0)
+    commands = {"nsys profile", "profile-rank.sh"}
+    assert any(run.glob("*.nsys-rep")) == any(command in block for command in commands)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@
 # NSYS_FOLDER=run        folder of the reports, on a file system that all nodes share
 # NSYS_OPTIONS="..."     replace the options of nsys profile
 # NSYS_MORE="..."        add options of nsys profile, such as --delay=60 --duration=10
+# NSYS_STAGGER=0.8       start the ranks of a node so many seconds apart (default: 0)
 set -eu
 rank=${RANK:-${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${SLURM_PROCID:-}}}}}
 if [ -z "$rank" ]; then
@@ -30,6 +31,8 @@ elif [ -n "${RANK:-}" ] && [ -z "${PMI_RANK:-${PMIX_RANK:-}}" ]; then
 fi
 folder=${NSYS_FOLDER:-run}
 mkdir -p "$folder"
+local=${LOCAL_RANK:-${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-${SLURM_LOCALID:-$rank}}}}
+[ -z "${NSYS_STAGGER:-}" ] || sleep "$(awk "BEGIN { print $local * $NSYS_STAGGER }")"
 # exec: signals of the launcher reach nsys itself.
 # shellcheck disable=SC2086  # options are several words
 exec nsys profile ${NSYS_OPTIONS:---trace=$trace --cuda-graph-trace=node} ${NSYS_MORE:-} --output="$folder/rank$rank" "$@"
