@@ -67,8 +67,8 @@ def run_analyses(
     them. regions: names or glob patterns of NVTX ranges.
     """
     job, plain = opened.prepared, opened.plain_labels
-    # Columns of a single unit may be most of the memory; many units use blocks again and again.
-    (return_large_blocks if len(opened.units) == 1 else keep_freed_memory)()
+    # Many units use blocks of memory again and again.
+    (return_large_blocks if opened.reader.has_one_large_unit else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = coverage.name_lossy_processes(job)
     gpus = coverage.list_gpus(job, opened.reader)
@@ -185,7 +185,8 @@ def _collect_units(
         return
     unit = make_device_group(options, opened.saved_reader, *opened.units)
     for name in names:
-        return_freed_memory()
+        if opened.reader.has_one_large_unit:
+            return_freed_memory()
         yield _collect_frames([name], unit)
         unit.forget()
 

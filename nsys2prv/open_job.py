@@ -102,7 +102,8 @@ class OpenJob(Closable):
         devices = sum(isinstance(key, DeviceKey) for _, key in job.model.rows)
         size = sum(info.path.stat().st_size for info in job.infos)
         check_processes(len(job.model.tree.tasks) + devices, size)
-        self.reader = make_event_reader(job)
+        self._apart = make_event_reader(job)
+        self.reader = self._apart.join_small_units()
         self.saved_reader = job.folder / "reader"
         save_object(self.reader, self.saved_reader)
         self.units = self.reader.rows.unit_numbers
@@ -540,7 +541,7 @@ class OpenJob(Closable):
             labels, covered = self.plain_labels["nvtx"], self.coverage.common
             show = partial(make_pseudonym, "range") if self.prepared.plain_labels else str
             found = find_steady_state(
-                self.reader, labels, pattern, covered, self._list_iterations, show
+                self._apart, labels, pattern, covered, self._list_iterations, show
             )
             name, self._steady[pattern] = f"iterations-{len(self._steady)}", (None, None)
             if found:
@@ -556,7 +557,12 @@ class OpenJob(Closable):
         return_freed_memory()
         calls = label_calls(self.labels)
         handoffs = list_joining_handoffs(self.reader)
-        graphs = self.run_on_groups(partial(_build_unit_graph, calls, handoffs))
+        # Of paths that are equally long the first unit's is found.
+        saved = self.saved_reader
+        if self._apart is not self.reader:
+            save_object(self._apart, saved := self.prepared.folder / "reader-apart")
+        build = partial(call_on_group, partial(_build_unit_graph, calls, handoffs), DEFAULTS, saved)
+        graphs = self.prepared.run(build, self._apart.rows.unit_numbers)
         return join_units(self.reader, calls, graphs)
 
     def run_on_groups(

@@ -328,13 +328,22 @@ def find_points_within(
     return since, until
 
 
-def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
-    """Store the durations (end - begin) of a frame's rows by group in a file of int64.
+def spill_durations(
+    frame: pl.DataFrame, by: Sequence[str], path: Path, apart: np.ndarray | None = None
+) -> pl.DataFrame:
+    """Store the durations (end - begin) of a frame's rows by group in a file of int64. apart: number of the unit
+    of each row, if they are of several; a group has those of one unit after those of the one before.
 
     Return a row for each group: the columns `by`, `count`, `time_ns` (their sum), and their location `file`,
     `start`.
     """
-    durations = frame.select(*by, duration=DURATION).sort(by)
+    durations = frame.select(*by, duration=DURATION)
+    if apart is None:
+        durations = durations.sort(by)
+    else:
+        parts = durations.with_columns(apart=apart).partition_by("apart", maintain_order=True)
+        ordered = sorted(parts, key=lambda one: one["apart"][0])
+        durations = pl.concat(one.sort(by) for one in ordered).sort(by, maintain_order=True)
     with create_temporary_file(path) as file:
         file.write(durations["duration"].to_numpy().astype("<i8").data)
     groups = durations.group_by(by, maintain_order=True).agg(

@@ -6,7 +6,7 @@ Values that several analyses need are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import or_
 from pathlib import Path
@@ -30,7 +30,7 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.export.info import GpuLimits
-from nsys2prv.table.event_reader import HOST, RANGES, EventReader, make_frame
+from nsys2prv.table.event_reader import HOST, RANGES, EventReader, Samples, make_frame
 
 #: Results of analyses for a device group: named frames; and those of all groups by name.
 Columns = Mapping[str, np.ndarray | list[Any]]
@@ -253,11 +253,6 @@ class DeviceGroup:
         """Return the NVTX ranges of a layout, as :func:`read_ordered_ranges` does."""
         return read_ordered_ranges(self.reader, self.options, layout, self.number)
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether the job has no other unit."""
-        return len(self.reader.rows.unit_numbers) == 1
-
     @cached_property
     def tasks(self) -> list[int]:
         """Tasks with host threads, except, in jobs without MPI, threads that drive none of the GPUs of their
@@ -328,9 +323,61 @@ class DeviceGroup:
         return [*zip(*(column.tolist() for column in columns), strict=True)]
 
     @cached_property
-    def first_work(self) -> int | None:
-        """The begin of the first work (ns), or None."""
-        return int(self.work["begin"][0]) if self.work.height else None
+    def unit_of(self) -> np.ndarray:
+        """The unit of each row of the trace, as numbered before small ones were joined."""
+        rows = self.reader.rows
+        return rows.units if rows.units_apart is None else rows.units_apart
+
+    def number_apart(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return numbers (at least -1) of rows of the trace as numbers that those of no other unit have, among
+        the units that were joined.
+        """
+        if self.reader.rows.units_apart is None:
+            return values
+        return values + self.unit_of[rows] * (int(values.max(initial=0)) + 2)
+
+    def read_samples(self, *layouts: str) -> Iterable[Samples]:
+        """Return the samples of some layouts, device by device, in the order of units before they were
+        joined.
+        """
+        found = (
+            samples
+            for layout in filter(self.has, layouts)
+            for samples in self.reader.read_samples(layout, self.number)
+        )
+        if self.reader.rows.units_apart is None:
+            return found
+        return sorted(found, key=lambda one: self.unit_of[one.thread])
+
+    def list_apart(self, events: pl.DataFrame) -> np.ndarray | None:
+        """Return the unit of each event, or None if none were joined."""
+        is_joined = self.reader.rows.units_apart is not None and events.height
+        return self.unit_of[events["thread"].to_numpy()] if is_joined else None
+
+    def select_apart(self, events: pl.DataFrame, row: int) -> pl.DataFrame:
+        """Return the events of the unit of a row, among the units that were joined."""
+        if self.reader.rows.units_apart is None:
+            return events
+        is_own = self.unit_of[events["thread"].to_numpy()] == self.unit_of[row]
+        return events.filter(pl.Series(is_own))
+
+    @cached_property
+    def spans_of_work(self) -> dict[int, tuple[int, int]]:
+        """The begin of the first work, and the end of the last (ns), of each of `unit_of` with work."""
+        work = self.work.select("thread", *SIDES)
+        parts = [work] if work.height else []
+        if self.reader.rows.units_apart is not None:
+            parts = work.with_columns(unit=self.unit_of[work["thread"]]).partition_by("unit")
+        return {
+            int(self.unit_of[own["thread"][0]]): (int(own["begin"][0]), int(own["end"].max()))
+            for own in parts
+        }
+
+    def find_span_of_work(self, row: int) -> tuple[int, int] | None:
+        """Return the begin of the first work, and the end of the last (ns), in the unit of a row, or None
+        without any.
+        """
+        return self.spans_of_work.get(int(self.unit_of[row]))
 
     def find_host(self, task: int) -> int:
         """Return the task with the threads that drive the GPUs of a task."""
@@ -438,22 +485,22 @@ class DeviceGroup:
         return self._computed[key]
 
     def forget(self) -> None:
-        """Drop everything computed for a unit on its own, except device work: its memory costs more than
+        """Drop everything computed for a large unit on its own, except device work: its memory costs more than
         recomputing.
         """
-        if self.is_alone:
+        if self.reader.has_one_large_unit:
             self._computed.clear()
             self.__dict__.pop("launches", None)
 
     def forget_ranges(self) -> None:
-        """Drop the NVTX ranges of a unit on its own. They are read again on demand."""
-        if self.is_alone:
+        """Drop the NVTX ranges of a large unit on its own. They are read again on demand."""
+        if self.reader.has_one_large_unit:
             for layout in RANGES:
                 self._computed.pop(("ranges", layout), None)
 
     def forget_work(self) -> None:
-        """Drop the device work of a unit on its own. It is read again on demand."""
-        if self.is_alone:
+        """Drop the device work of a large unit on its own. It is read again on demand."""
+        if self.reader.has_one_large_unit:
             self.__dict__.pop("work", None)
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:

@@ -59,7 +59,7 @@ def collect(unit: DeviceGroup) -> Collected:
         yield "gaps", by_class
         yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
     if unit.has("cuda_api"):
-        yield "calls", _spill(unit, unit.api, "call", "call-durations")
+        yield "calls", _spill(unit, unit.api, "call", "call-durations", unit.list_apart(unit.api))
         if unit.has("launch"):
             yield from _measure_latencies(unit)
     if unit.has("memory_operation"):
@@ -72,8 +72,10 @@ def collect(unit: DeviceGroup) -> Collected:
         yield "memory", sums
 
 
-def _spill(unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
-    return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin")
+def _spill(
+    unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str, apart: np.ndarray | None = None
+) -> pl.DataFrame:
+    return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin", apart)
 
 
 def _measure_latencies(unit: DeviceGroup) -> Collected:

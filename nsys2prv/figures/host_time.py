@@ -245,7 +245,7 @@ def describe_unrecorded(frames: Frames, context: Context) -> str:
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
     """Return unrecorded data that would show more about hosts: keys of TOLD_BY."""
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
-    return [one for one in lacking if unit.first_work is not None or one != "CUDA API calls"]
+    return [one for one in lacking if unit.spans_of_work or one != "CUDA API calls"]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:
@@ -376,7 +376,8 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     calls = unit.select_events("cuda_api", unit.list_rows(task))
     first = calls.filter((DURATION >= SET_UP) & ~needs).head(1)
     begin = int(first["begin"][0]) if first.height else -2
-    if begin < 0 or (unit.first_work is not None and unit.first_work < begin):
+    work = unit.find_span_of_work(unit.find_main_thread(task))
+    if begin < 0 or (work and work[0] < begin):
         return -2
     is_late = calls.select((uses & (pl.col("end") <= begin) & (pl.col("error") <= 0)).any()).item()
     return -2 if is_late and not first.filter(launches).height else begin

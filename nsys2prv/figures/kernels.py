@@ -57,7 +57,8 @@ def collect(unit: DeviceGroup) -> Collected:
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
-    yield "kernels", spill_durations(kernels, ["task", *KERNEL_KEY], path)
+    by = ["task", *KERNEL_KEY]
+    yield "kernels", spill_durations(kernels, by, path, unit.list_apart(kernels))
     yield from measure_kernels(unit, kernels, KERNEL_KEY)
 
 
@@ -222,13 +223,12 @@ def collect_metrics(unit: DeviceGroup) -> Collected:
     """Collect figures of each metric of each device, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
-    for layout in (*REGULAR, *IRREGULAR):
-        for samples in unit.reader.read_samples(layout, unit.number) if unit.has(layout) else ():
-            for number, metric in enumerate(samples.metrics):
-                steps = make_steps(samples, number)
-                if steps.known.any():
-                    yield "means", _summarize_steps(steps, samples, number)
-                    yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
+    for samples in unit.read_samples(*REGULAR, *IRREGULAR):
+        for number, metric in enumerate(samples.metrics):
+            steps = make_steps(samples, number)
+            if steps.known.any():
+                yield "means", _summarize_steps(steps, samples, number)
+                yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
 
 
 def _summarize_steps(

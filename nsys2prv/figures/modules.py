@@ -142,6 +142,8 @@ class Ranges(Struct, frozen=True):
     sort: np.ndarray
     backward: np.ndarray
     part: np.ndarray
+    #: The part, as a number of its unit.
+    part_of_unit: np.ndarray
     number: np.ndarray
     #: The range around each, -1 for none; rows of each depth, the outermost first.
     parent: np.ndarray
@@ -201,8 +203,10 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
     depth, parent = find_parents(*to_arrays(frame, "thread", "begin", "end"))
     rows = np.argsort(depth, kind="stable")
     levels = np.split(rows, find_edges(depth[rows])[1:-1])
-    names = ("thread", "begin", "end", "sort", "backward", "part", "number")
-    return Ranges(*to_arrays(frame, *names), parent, levels)
+    names = ("begin", "end", "sort", "backward", "part")
+    (thread, number), columns = to_arrays(frame, "thread", "number"), to_arrays(frame, *names)
+    part_of_unit = unit.number_apart(thread, columns[-1])
+    return Ranges(thread, *columns, part_of_unit, number, parent, levels)
 
 
 def _find_modules(ranges: Ranges) -> np.ndarray:
@@ -211,8 +215,8 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
     """
     is_named = ranges.sort == MODULE
     is_other = ranges.sort == OTHER
-    around = np.unique(ranges.part[ranges.spread_up(is_named) & is_other])
-    return is_named | (is_other & ~np.isin(ranges.part, around))
+    around = np.unique(ranges.part_of_unit[ranges.spread_up(is_named) & is_other])
+    return is_named | (is_other & ~np.isin(ranges.part_of_unit, around))
 
 
 def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
@@ -297,7 +301,8 @@ def _number_paths(
     path, texts = number_paths(ranges.part, up, rows, DEEPEST)
     is_apart = is_module & (ranges.sort == OTHER) & (ranges.backward > 0) & (up < 0)
     is_forward = is_module & (ranges.sort == OTHER) & (ranges.backward == 0)
-    modules = pl.DataFrame({"part": ranges.part, "path": path, "up": up}).with_row_index("row")
+    modules = pl.DataFrame({"part": ranges.part_of_unit, "path": path, "up": up})
+    modules = modules.with_row_index("row")
     usual = modules.filter(pl.Series(is_forward)).group_by("part")
     usual = usual.agg(pl.col("up").first(), paths=pl.col("path").n_unique())
     usual = usual.filter(pl.col("paths") == 1)
@@ -405,8 +410,8 @@ def _find_ranges(
         made["times"].fill_null(0).to_numpy()[is_better].astype(np.int64),
     )
     replays = ranges.spread_up(replays)
-    around = np.unique(ranges.part[ranges.spread_up(launched)])
-    replays[np.isin(ranges.part, around)] = 0
+    around = np.unique(ranges.part_of_unit[ranges.spread_up(launched)])
+    replays[np.isin(ranges.part_of_unit, around)] = 0
     return np.where(is_better, within, rows), replays
 
 

@@ -151,7 +151,8 @@ def _sum_ranges(
     launched = _sum_within(work, *spans)
     own, extra = launched, dict.fromkeys(SUMS, 0)
     if captured.height:
-        is_captor, counted = _choose_captors(work, captured, group, *spans)
+        apart = unit.number_apart(thread, group)
+        is_captor, counted = _choose_captors(work, captured, apart, *spans)
         own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *spans)
         replayed = _sum_within(captured, *spans).items()
         extra = {name: np.where(is_captor, values, 0) for name, values in replayed}

@@ -209,6 +209,7 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
     changes = of_all.filter(pl.col("thread") == thread)
     if not changes.height:
         return nothing
+    of_all = unit.select_apart(of_all, thread)
     state, begin = to_arrays(changes, "state", "begin")
     runs, ends = state == RUNNING, np.isin(state, (0, _STATES["terminated"]))
     calls = unit.find_thread_spans([thread], "cuda_api", *OS)

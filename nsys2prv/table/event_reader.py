@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together, fill_nulls, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
@@ -39,6 +40,11 @@ HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
 NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
+#: Small units are joined up to so many rows, of so many units: a query of a unit costs about as much as of
+#: 5,000 rows, and each of its threads asks all its rows.
+JOINED_ROWS, JOINED_UNITS = 20_000, 64
+#: Units with more rows keep little in memory if they are the only one.
+LARGE_ROWS = 500_000
 #: Layouts of NVTX ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Stream -> the columns that tell where and when work is.
@@ -85,13 +91,15 @@ class RowTable(Struct, frozen=True):
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
     #: `label`, `task` (the first with work).
     devices: pl.DataFrame
-    #: Threads are of one unit where they share a report or a GPU; of each thread, from 0, NO_UNIT for
-    #: those of helpers.
+    #: Threads are of one unit where they share a report or a GPU, or where these units were joined; of each
+    #: thread, from 0, NO_UNIT for those of helpers.
     units: np.ndarray
     #: Of each thread the one whose further row it is, else itself.
     main_rows: np.ndarray
     #: GPUs that are tasks, and that no thread drives alone -> the task of the threads that drive several.
     hosts: Mapping[int, int] = {}
+    #: Where units were joined, the unit of each thread before.
+    units_apart: np.ndarray | None = None
 
     @property
     def unit_numbers(self) -> list[int]:
@@ -193,6 +201,31 @@ class EventReader(Struct, dict=True):
         if key not in remembered:
             remembered[key] = compute()
         return remembered[key]
+
+    def join_small_units(self) -> EventReader:
+        """Return a reader of the same events that has several small units as one, or this one without any:
+        what is asked of each unit is asked less often.
+        """
+        sizes = np.zeros(self.rows.units.max(initial=NO_UNIT) + 1, np.int64)
+        for run in self.runs:
+            units = [unit for unit in self._list_units(run) if unit != NO_UNIT]
+            sizes[units] += run.rows // max(len(units), 1)
+        joined, number, size, count = np.zeros_like(sizes), -1, 0, JOINED_UNITS
+        for unit, own in enumerate(sizes.tolist()):
+            size, count = size + own, count + 1
+            if size > JOINED_ROWS or count > JOINED_UNITS:
+                number, size, count = number + 1, own, 1
+            joined[unit] = number
+        if number + 1 == len(sizes):
+            return self
+        units = np.where(self.rows.units == NO_UNIT, NO_UNIT, joined[self.rows.units])
+        return replace(self, rows=replace(self.rows, units=units, units_apart=self.rows.units))
+
+    @cached_property
+    def has_one_large_unit(self) -> bool:
+        """Whether the job is one unit, whose columns may be most of the memory."""
+        rows = sum(run.rows for run in self.runs)
+        return len(self.rows.unit_numbers) == 1 and rows > LARGE_ROWS
 
     @property
     def duration(self) -> int:
@@ -588,7 +621,7 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
     return pl.DataFrame(columns, nan_to_null=True)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def load_event_reader(path: Path) -> EventReader:
-    """Return the reader that was saved; the last one is cached."""
+    """Return the reader that was saved; the last two are cached."""
     return load_object(path)

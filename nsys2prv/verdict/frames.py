@@ -46,10 +46,8 @@ def collect(unit: DeviceGroup) -> Collected:
     of events missing from the reports. `cpu_waits`, `cpu_runs`: cpu_time.py.
     """
     window = unit.options.covered_steady
-    before, after = _find_edges(unit, window)
-    inner = window if unit.options.steady else window - before - after
-    times = {"before": before, "after": after, "idle": inner}
     for device in unit.devices:
+        times = _find_times(unit, int(np.argmax(unit.device_of == device)), window)
         yield "devices", _measure_device(unit, device, window, times)
         for row in measure_other_work(unit, device, times):
             yield "other_work", row
@@ -70,7 +68,7 @@ def collect(unit: DeviceGroup) -> Collected:
     # From here on only the active times of devices are needed.
     unit.forget_work()
     for task in unit.tasks:
-        yield from _collect_hosts(unit, task, window, times)
+        yield from _collect_hosts(unit, task, window)
     for overhead in host_time.collect_overhead(unit):
         yield "overhead", overhead
     call, error = to_arrays(unit.api.filter(pl.col("error") > 0), "call", "error")
@@ -93,12 +91,8 @@ def _collect_shapes(unit: DeviceGroup) -> Collected:
     yield "shapes", products.join(sums, on=("task", "name"), how="left", maintain_order="left")
 
 
-def _collect_hosts(
-    unit: DeviceGroup, task: int, window: Spans, times: Mapping[str, Spans]
-) -> Collected:
-    """Collect the thread activity of a task. window: the time that counts; times: before, between and after
-    the GPU work.
-    """
+def _collect_hosts(unit: DeviceGroup, task: int, window: Spans) -> Collected:
+    """Collect the thread activity of a task. window: the time that counts."""
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     main = host_time.choose_thread(unit, task)
@@ -114,7 +108,9 @@ def _collect_hosts(
     parts_of_host = host_time.sum_host_parts(found)
     yield "hosts", _label(_make_columns([(*parts_of_host.values(),)], *parts_of_host), task)
     yield from collect_cpu_time(unit, task, threads, window)
-    asked = {"all": of_host} if unit.first_work is None else times
+    asked = {"all": of_host}
+    if unit.find_span_of_work(main):
+        asked = _find_times(unit, main, window)
     moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}
     *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
@@ -214,13 +210,15 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> Columns:
     return sum_by(dict(zip(keys, of_keys, strict=True)), **values)
 
 
-def _find_edges(unit: DeviceGroup, window: Spans) -> tuple[Spans, Spans]:
-    """Return the covered time before the first GPU work, and after the last; or before and after the steady
-    state, if there is one (window).
+def _find_times(unit: DeviceGroup, row: int, window: Spans) -> dict[str, Spans]:
+    """Return the covered time `before` the first GPU work of the unit of a row, and `after` the last; or before
+    and after the steady state, if there is one (window); and the time between (`idle`).
     """
-    if (first := unit.first_work) is None:
-        return EMPTY, EMPTY
-    last = int(unit.work["end"].max())
-    if unit.options.steady and len(window):
-        first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
-    return unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
+    before, after = EMPTY, EMPTY
+    if span := unit.find_span_of_work(row):
+        first, last = span
+        if unit.options.steady and len(window):
+            first, last = max(first, int(window.begin[0])), min(last, int(window.end[-1]))
+        before, after = unit.covered.clip(0, first), unit.covered.clip(last, unit.duration)
+    inner = window if unit.options.steady else window - before - after
+    return {"before": before, "after": after, "idle": inner}

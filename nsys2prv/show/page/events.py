@@ -229,7 +229,8 @@ def _list_work(
         frame = group.read_begins(layout, (name, *fields))
         frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
         if layout == "cuda_kernel":
-            yield KERNELS, _map_kernels(frame, _find_names(layout, name), edges)
+            own = frame.with_columns(unit=group.unit_of[frame["thread"].to_numpy()])
+            yield KERNELS, _map_kernels(own, _find_names(layout, name), edges)
         frame = select_rows(frame, windows)
         thread, begin = to_arrays(frame, "thread", "begin")
         row = find_rows(*sent_keys, thread, begin)
@@ -257,17 +258,18 @@ def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.Data
     own = frame.with_columns(bin=pl.Series(bins), time=pl.col("end") - pl.col("begin"))
     own = own.filter((pl.col("lane") >= 0) & pl.col("bin").is_between(0, len(edges) - 2))
     own = own.rename({"kernel": "name"})
-    sums = own.group_by("lane", "name", "bin").agg(
+    sums = own.group_by("unit", "lane", "name", "bin").agg(
         pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum()
     )
-    sums = _keep_longest(sums, 2 * MAPS).with_columns(source=pl.lit(source))
-    return sums.sort("lane", "name", "bin")
+    sums = _keep_longest(sums, 2 * MAPS, "unit").with_columns(source=pl.lit(source))
+    return sums.drop("unit").sort("lane", "name", "bin")
 
 
-def _keep_longest(kernels: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Return the rows of so many names that take most time."""
-    most = kernels.group_by("name").agg(pl.col("time").sum()).sort("time", "name").tail(count)
-    return kernels.join(most.select("name"), "name", "semi", maintain_order="left")
+def _keep_longest(kernels: pl.DataFrame, count: int, *by: str) -> pl.DataFrame:
+    """Return the rows of so many names that take most time, of each of some columns."""
+    most = kernels.group_by(*by, "name").agg(pl.col("time").sum()).sort("time", "name")
+    most = (most.group_by(by) if by else most).tail(count)
+    return kernels.join(most, [*by, "name"], "semi", maintain_order="left")
 
 
 def _find_names(layout: str, name: str) -> str:
