@@ -69,6 +69,11 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def uncapitalize(text: str) -> str:
+    """Return the text with its first letter in lower case, unless it begins with an acronym, such as GPUs."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """List the first names and the number of further ones."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
@@ -127,6 +132,11 @@ def format_seconds(ns: int) -> str:
 def choose_decimals(length: int) -> int:
     """Return the number of decimals of seconds that distinguish the ends of a span well. length: ns."""
     return min(max(11 - len(str(max(length, 1))), 3), 9)
+
+
+def format_moment(time: float, length: float) -> str:
+    """Return a time of a trace in seconds, with the digits that suit its length. time, length: ns."""
+    return f"{time / 1e9:.{choose_decimals(round(length))}f} s"
 
 
 def format_span(begin: int, end: int) -> str:
@@ -411,8 +421,16 @@ def shorten_name(name: str) -> str:
 
 
 def format_nanoseconds(value: float) -> str:
-    """Return a duration as text, such as "1.50 ms"."""
-    return format_scaled(value, ("ns", "us", "ms", "s"))
+    """Return a duration as text, with three significant digits: "1.50 ms", "298 ms"."""
+    # Rounding may lead to the next unit: 999.9 us are 1.00 ms.
+    rounded = float(f"{value:.3g}")
+    unit, size = next((one for one in UNITS.items() if abs(rounded) >= one[1]), ("ns", 1))
+    number = rounded / size
+    if unit == "ns":
+        return f"{round(number)} ns"
+    digits = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
+    # Seconds have no larger unit.
+    return f"{number if abs(number) < 1000 else value / size:,.{digits}f} {unit}"
 
 
 def format_share(share: float, decimals: int = 1) -> str:

@@ -15,6 +15,7 @@ from itertools import islice
 from msgspec import structs
 
 from nsys2prv._util.files import write_complete_files
+from nsys2prv._util.text import capitalize
 from nsys2prv.cli.report import Answer, choose_running, format_notes, make_heading
 from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
 from nsys2prv.export.info import RANK_VARIABLES, ReportInfo, read_program
@@ -54,14 +55,14 @@ def run_quality(options: argparse.Namespace) -> Answer:
     command = _make_command(tables, [*wanted, *output], program)
     lines = [*make_heading(described), *format_notes(described["notes"]), ""]
     if lacking:
-        lines.append("Missing for the figures")
+        lines.append("Required data is missing")
         for note in lacking:
-            lines += [f"  {note.text}", f"    do: {note.advice}"]
+            lines += [f"  {note.text}", f"    Try  {capitalize(note.advice)}"]
     else:
-        lines.append("Nothing required is missing; optional data explains more")
+        lines.append("No required data is missing")
     if unrecorded:
-        lines += ["", "Also possible"]
-        lines += [f"  {how} (no {what} in this capture)" for what, how in unrecorded.items()]
+        lines += ["", "Optional data would explain more"]
+        lines += [f"  {how} (no {what} were recorded)" for what, how in unrecorded.items()]
     if minor := [note for note in notes if is_minor(note)]:
         lines += ["", "No action needed", *(f"  {note.text}" for note in minor)]
     if wanted:

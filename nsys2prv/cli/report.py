@@ -44,7 +44,13 @@ from nsys2prv.show.difference.pictures import draw_bars, list_bars
 from nsys2prv.show.difference.runs import NOT_COMPARABLE
 from nsys2prv.show.finished_job import JSON, FinishedJob
 from nsys2prv.show.first_screen import format_first_screen
-from nsys2prv.show.text import Style, format_gpu_models, format_recording, format_results
+from nsys2prv.show.text import (
+    Style,
+    count_gpus,
+    format_gpu_models,
+    format_recording,
+    format_results,
+)
 
 if TYPE_CHECKING:
     from nsys2prv.show.study.formats import Study
@@ -366,7 +372,7 @@ def _name_run(given: str, options: argparse.Namespace) -> str:
 
 def make_heading(job: Mapping[str, Any]) -> list[str]:
     """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns it."""
-    gpus = f", {format_count(job['devices'], 'GPU')}" if job["devices"] else ", no GPU work"
+    gpus = f", {count_gpus(job)}" if job["devices"] else ", no GPU work"
     if models := format_gpu_models(job):
         gpus += f" ({models})"
     sources = job.get("ranks_by", ())

@@ -20,7 +20,14 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import read_frame
-from nsys2prv._util.text import Note, choose_decimals, format_scaled, list_some
+from nsys2prv._util.text import (
+    Note,
+    capitalize,
+    format_count,
+    format_moment,
+    format_nanoseconds,
+    list_some,
+)
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 from nsys2prv.events import all_kinds
@@ -81,7 +88,7 @@ class QualityNote(Struct, frozen=True):
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.text}; {self.advice}"
+        return f"{self.text}. {capitalize(self.advice)}"
 
 
 def assess_quality(
@@ -117,7 +124,7 @@ def assess_quality(
     notes += _quote_messages(job.infos)
     tables = {table for info in job.infos for table in info.parts}
     unrecorded = list_unrecorded(tables | ({CUDA_CALLS} if find_refusal(job.infos) else set()))
-    lines = "; ".join(f"no {what}: {how}" for what, how in unrecorded.items())
+    lines = ", ".join(f"{what} ({how})" for what, how in unrecorded.items())
     return notes + _note("not_recorded", [lines] if lines else [])
 
 
@@ -183,8 +190,7 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
         name = f"process {pid_of(lost.process)}" if task is None else labels[task]
         name += f" in {report}" if task is None or job.captures.chains else ""
         begin, end = (
-            format_scaled(time, ("ns", "us", "ms", "s"))
-            for time in (max(since, 0), min(last, job.duration))
+            format_moment(time, job.duration) for time in (max(since, 0), min(last, job.duration))
         )
         when = f"from {begin} to {end}" if first < last else f"at {begin}"
         if lost.since is not None:
@@ -221,18 +227,18 @@ def _note_damaged_work(job: Job) -> list[QualityNote]:
         known = "" if one.correlation is None else f", correlationId {one.correlation}"
         lines.append(
             f"{job.infos[one.report].name}, stream {one.stream.stream} of device {one.stream.device}{known}: "
-            f"{(one.end - one.begin) / 1e6:,.2f} ms, in which {one.later:,} later operations begin"
+            f"{format_nanoseconds(one.end - one.begin)}, although {one.later:,} later operations start in that time"
         )
-    durations = "duration" if len(lines) == 1 else "durations"
-    return _note("damaged_durations", lines, count=len(lines), durations=durations)
+    count = format_count(len(lines), "damaged duration")
+    return _note("damaged_durations", lines, count=count)
 
 
 def _note_partly_sampled(job: Job) -> list[QualityNote]:
-    decimals, lines = choose_decimals(job.duration), []
+    lines = []
     for report, gpu, begin, end in list_partly_sampled(job.results, job.clocks, job.duration):
         sides = {"before": begin, "after": end}
         lacking = [
-            f"{side} {time / 1e9:.{decimals}f} s"
+            f"{side} {format_moment(time, job.duration)}"
             for side, time in sides.items()
             if time is not None
         ]
@@ -289,8 +295,10 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
         kind, why = explain_unread_table(table)
         if kind == UNKNOWN_TABLE.has:
             alike = max((one for one in known if table.startswith(one)), key=len, default="")
-            why = f", only {alike}" if alike else ""
-        yield from _note(kind, [*counts], rows=counts.total(), table=table, why=why)
+            why = f" (it supports {alike})" if alike else ""
+        yield from _note(
+            kind, [*counts], rows=format_count(counts.total(), "row"), table=table, why=why
+        )
 
 
 def _note_missing_payloads(job: Job) -> list[QualityNote]:
@@ -353,7 +361,7 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     for name in CLASSES:
         alike: dict[tuple[str, ...], dict[str, str]] = {}
         for (_, text), counts in (item for item in reports.items() if item[0][0] == name):
-            times = f" {counts.total():,} times" if counts.total() > 1 else ""
+            times = f" ({counts.total():,} times)" if counts.total() > 1 else ""
             alike.setdefault(tuple(counts), {})[text] = f'"{text}"{times}'
         for where, texts in alike.items():
             quoted = f"{list_some([*texts.values()], MOST_MESSAGES)} (in {list_some(where)})"
@@ -363,7 +371,7 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
                 if any(re.search(what, text) for text in texts)
             ]
             for note in _note(f"nsight_{name}", [quoted]):
-                yield replace(note, advice="; ".join(remedies) or note.advice)
+                yield replace(note, advice=". ".join(map(capitalize, remedies)) or note.advice)
 
 
 def collect_notes(job: Job) -> list[Note]:

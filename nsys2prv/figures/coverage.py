@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.intervals import EMPTY, Spans, merge_spans
-from nsys2prv._util.text import format_nanoseconds, list_some
+from nsys2prv._util.text import format_moment, format_nanoseconds, format_span, list_some
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.quality import find_refusal, lacks_mpi
 from nsys2prv.events import all_kinds
@@ -68,11 +68,12 @@ class Coverage(Struct, frozen=True):
     def describe_cut(self) -> str:
         """Return a sentence about processes whose recording ends before their reports do, or ""."""
         ends = [
-            f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_nanoseconds(until)}"
+            f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_moment(until, self.duration)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
         ]
         what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "GPU work is"
-        told = f"{what} recorded only {list_some(ends, MOST_NAMED)}, of {format_nanoseconds(self.duration)} in total; the rest is not analyzed."
+        until = format_moment(self.duration, self.duration)
+        told = f"{what} recorded only {list_some(ends, MOST_NAMED)}; the trace ends at {until}. The rest is not analyzed."
         return told if ends else ""
 
     def describe_unseen(self) -> str:
@@ -90,30 +91,30 @@ class Coverage(Struct, frozen=True):
             return ""
         if self.common.length == self.job.length:
             return (
-                "efficiencies, overlap and idle times cover the time in which ranks have events, from "
-                f"{_format_spans(self.job)}; outside it only helper processes have events"
+                "efficiencies, overlap and idle times cover the time in which ranks have events "
+                f"({_format_spans(self.job)}); outside it, only helper processes have events"
             )
         least = (1 - NEGLIGIBLE) * self.duration
         partly = [
-            f"{self.names[task]} from {_format_spans(spans)}"
+            f"{self.names[task]} ({_format_spans(spans)})"
             for task, spans in sorted(self.by_task.items(), key=lambda item: item[1].length)
             if spans.length < least
         ]
         reports = ""
         if partly and len(self.by_task) > 1:
-            reports = f" (the reports cover {list_some(partly, MOST_NAMED)})"
+            reports = f". Only partly covered: {list_some(partly, MOST_NAMED)}"
         if not len(self.common):
             return (
-                "the reports of the processes have no common time: efficiencies, overlap and idle times "
-                f"are unknown{reports}"
+                "efficiencies, overlap and idle times are unknown, because the reports of the processes "
+                f"have no common time{reports}"
             )
         share = self.common.length / self.duration
-        alone = [
-            f"is recorded of {self.names[task]}" for task in self.by_task if len(self.by_task) == 1
-        ]
+        covered = "the time that all reports cover"
+        if len(self.by_task) == 1:
+            covered = f"the recorded time of {self.names[next(iter(self.by_task))]}"
         return (
-            f"efficiencies, overlap and idle times cover the {share:.0%} of the time that "
-            f"{(*alone, 'all reports have in common')[0]}, from {_format_spans(self.common)}{reports}"
+            f"efficiencies, overlap and idle times cover {share:.0%} of the trace: "
+            f"{covered} ({_format_spans(self.common)}){reports}"
         )
 
 
@@ -121,9 +122,8 @@ def _format_spans(spans: Spans) -> str:
     """Format the begin of the first span and the end of the last one."""
     if not len(spans):
         return "nowhere"
-    begin, end = (format_nanoseconds(int(time)) for time in (spans.begin[0], spans.end[-1]))
     pieces = f", in {len(spans)} pieces" if len(spans) > 1 else ""
-    return f"{begin} to {end}{pieces}"
+    return f"{format_span(int(spans.begin[0]), int(spans.end[-1]))}{pieces}"
 
 
 def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:

@@ -234,12 +234,13 @@ def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
 
 
 def describe_unrecorded(frames: Frames, context: Context) -> str:
-    """Return unrecorded data that would show more about hosts, with the options that record it: `NVTX ranges,
-    --trace=osrt`. frames: `unrecorded`, as findings.py collects it.
+    """Return the options that would record more about hosts, and NVTX ranges if there are none:
+    `--trace=osrt --sample=process-tree and NVTX ranges`. frames: `unrecorded`, as findings.py collects it.
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
     ranges = [] if {"nvtx_pushpop", "nvtx_startend"} & context.reader.layouts else ["NVTX ranges"]
-    return ", ".join([*ranges, *(WOULD_TELL[one]["option"] for one in what)])
+    options = " ".join(WOULD_TELL[one]["option"] for one in what)
+    return " and ".join(filter(None, [options, *ranges]))
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:

@@ -21,7 +21,7 @@ from nsys2prv._util.intervals import (
     merge_spans,
     spill_durations,
 )
-from nsys2prv._util.text import format_nanoseconds
+from nsys2prv._util.text import format_nanoseconds, format_span
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
     GEMM,
@@ -282,15 +282,14 @@ def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> 
     ]
     if again:
         means = means.update(pl.concat(again), on=["thread", *keys])
-        first, last = (format_nanoseconds(spans[name].max()) for name in ("first", "last"))
+        first, last = (int(spans[name].max()) for name in ("first", "last"))
         result.notes.append(
-            f"metrics are compared from {first} to {last}, the time in which all are sampled"
+            f"metrics are compared over the time in which all are sampled ({format_span(first, last)})"
         )
     shorter = means.filter(~pl.col("compared")).group_by("node", "device", maintain_order=True)
     for node, device, begin, end in shorter.agg(since.min(), until.max()).rows():
-        span = f"from {format_nanoseconds(begin)} to {format_nanoseconds(end)}"
         result.notes.append(
-            f"{device} of {node} is sampled only {span}, too short for a comparison"
+            f"{device} of {node} is sampled for too short a time to be compared ({format_span(begin, end)})"
         )
     figures = ("integral", "known", "min", "max")
     return means.with_columns(pl.when("compared").then(name).alias(name) for name in figures)

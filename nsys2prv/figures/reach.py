@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, DURATION
-from nsys2prv._util.text import format_nanoseconds
+from nsys2prv._util.text import format_moment
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -59,16 +59,13 @@ class Reach(Struct, frozen=True):
         """Describe the end of the recording, and the events that continue. who: name of the thread or task;
         find_label: see Context.
         """
-        until, goes_on = format_nanoseconds(self.until), format_nanoseconds(self.goes_on)
+        until, goes_on = (format_moment(time, self.goes_on) for time in (self.until, self.goes_on))
         if self.layout == COLLECTIVE:
-            return f"{who} until {until}, although other ranks make {self.count:,} collective calls with it until {goes_on}"
+            return f"{who} at {until} (other ranks make {self.count:,} collective calls with it until {goes_on})"
         label = find_label(self.name, "range" if self.layout in RANGES else self.layout)
         noun = f"returns from {label}" if self.layout in OS else f"NVTX ranges {label}"
         noun = "CPU samples in CUDA" if self.layout in SAMPLES else noun
-        return (
-            f"{who} until {until}, although {self.count:,} {noun} follow until {goes_on}, without calls "
-            "as before"
-        )
+        return f"{who} at {until} ({self.count:,} {noun} without such calls follow until {goes_on})"
 
 
 def find_reaches(unit: DeviceGroup) -> list[Reach]:

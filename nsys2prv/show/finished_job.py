@@ -223,7 +223,7 @@ class FinishedJob(Struct, frozen=True):
     def whole(self) -> tuple[str, int]:
         """Part of the job that shares of one-time costs refer to, and its length (ns)."""
         covered = int(self.description.get("covered_ns", self.duration))
-        return "the captured time" if covered < self.duration else "the job", covered
+        return "the captured part of the job" if covered < self.duration else "the job", covered
 
     @property
     def iterations(self) -> list[int]:

@@ -172,7 +172,9 @@ def _format_title(finding: Finding, number: str, width: int, span: str) -> list[
         at_most = "at most " if finding.is_limit else ""
         saves = f"saves {at_most}{format_share(finding.share)}"
         if finding.happens_once and span == "the steady state":
-            saves = f"{format_share(finding.share)} of the job, once"
+            saves = f"costs {format_share(finding.share)} of the whole job, once"
     room = width - len(saves) - 2 * bool(saves)
     first, *others = wrap_text(number + finding.title, room, len(number))
+    rest = " ".join(line.strip() for line in others)
+    others = wrap_text(f"{'':{len(number)}}{rest}", width, len(number)) if rest else []
     return [f"{first:{width - len(saves)}}{saves}".rstrip(), *others]

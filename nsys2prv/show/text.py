@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import polars as pl
 from msgspec import Struct
@@ -23,6 +24,7 @@ from nsys2prv._util.text import (
     find_width,
     fold_command,
     fold_lines,
+    format_count,
     format_nanoseconds,
     format_scaled,
     format_share,
@@ -147,6 +149,8 @@ def format_cell(name: str, value: object) -> str:
     if isinstance(value, str):
         text = escape_to_one_line(value)
         return text if name in SENTENCES else shorten(text, WIDEST)
+    if name in ("begin_ns", "end_ns"):
+        return f"{float(value) / 1e9:.6f} s"
     if name.endswith("_ns"):
         return format_nanoseconds(float(value))
     if name.endswith("bytes"):
@@ -222,15 +226,19 @@ def make_figure_column(
     return column
 
 
-def format_gpu_models(facts: dict[str, object]) -> str:
+def count_gpus(facts: Mapping[str, Any]) -> str:
+    """Return the number of GPUs with work, and of all GPUs if nodes have more: `1 of 2 GPUs used`."""
+    used, present = facts["devices"], sum((facts.get("gpu_models") or {}).values())
+    of_all = f"{used:,} of {format_count(present, 'GPU')} used"
+    return of_all if present > used else format_count(used, "GPU")
+
+
+def format_gpu_models(facts: Mapping[str, Any]) -> str:
     """Return the GPU models; empty where they are unknown."""
-    models = dict(facts.get("gpu_models") or {})
-    # Hosts may have more GPUs than the job uses.
-    more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
-    if len(models) == 1 and not more:
+    models = facts.get("gpu_models") or {}
+    if len(models) == 1:
         return next(iter(models))
-    gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
-    return f"of {gpus}" if more else gpus
+    return list_some([f"{count:,} x {name}" for name, count in models.items()])
 
 
 def format_recording(facts: dict[str, object]) -> str:

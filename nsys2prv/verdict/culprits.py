@@ -41,6 +41,8 @@ from nsys2prv.verdict.thresholds import (
 )
 from nsys2prv.verdict.words import ADVICE, Claim, Said, say
 
+#: Keys of titles whose subject are the ranks.
+WITH_SUBJECT = ("hiccup", "hiccups", "more work", "does alone")
 #: Parts of the time of hosts that go on: neither before the first event nor after the last.
 GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
@@ -55,7 +57,8 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
         return claim
     group, number, count = facts.replay.groups.get(suspect.processes, ("", 0, 0))
     who, does = facts.name_processes(suspect.processes), claim.title or say(claim.key)
-    title = say("culprit", who=who, group=group, number=number, count=count, does=does)
+    key = "culprit does" if does.key in WITH_SUBJECT else "culprit"
+    title = say(key, who=who, group=group, number=number, count=count, does=does)
     of_host = (
         len(tasks) > 1 and facts.job.find_host([*tasks]) and not _find_stage(facts, suspect)[0]
     )
@@ -72,7 +75,8 @@ def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[
         for first in np.flatnonzero(chosen)[:1].tolist():
             begin, end = steady.edges[first : first + 2].tolist()
             at = f"{begin / 1e9:.{choose_decimals(end - begin)}f}"
-            yield say("onset", count=int(chosen.sum()), of=len(chosen), first=first + 1, at=at)
+            key = "onset all" if chosen.all() else "onset"
+            yield say(key, count=int(chosen.sum()), of=len(chosen), first=first + 1, at=at)
 
 
 def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
@@ -141,6 +145,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
+    is_same = round(count.sum()) == round(own_count.sum())
     # The others' time for equally many kernels of each name.
     alike = np.divide(usual * own_count, count, out=own.copy(), where=count > 0)
     place = int(np.argmax(own - usual))
@@ -154,7 +159,8 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         own=own.sum(),
         own_count=own_count.sum(),
         usual=usual.sum(),
-        count=count.sum() if round(count.sum()) != round(own_count.sum()) else None,
+        count=None if is_same else count.sum(),
+        same=is_same,
         kernel=kernel,
         range=facts.name_range(facts.find_range(*worst)[0]),
         longest=own[place],
@@ -170,7 +176,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         advice = "stage" if is_stage else "kernel_more"
         return replace(claim, evidence=[evidence, say("shared")], title=title, advice=advice)
     if more < SLOWER - 1:
-        return replace(claim, title=say("more work"), advice="gpu_more")
+        return replace(claim, title=say("more work", **_inflect(suspect)), advice="gpu_more")
     is_stage &= len(suspect.processes) > 1
     advice = "stage" if is_stage else "gpu" if loss.shape.when is None else "gpu_while"
     if loss.shape.when is None and own.sum() >= SLOWER * alike.sum():
@@ -209,7 +215,7 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         kind = Kind(facts.edges.kind[lines[one].max()])
         name = facts.name_place(kind, int(table.keys[own.keys[one]]))
         if not named or lasts[one] > EXPLAINS * lasts.sum():
-            named.append(say("so often", where=name, time=lasts[one], count=counts[one]))
+            named.append(say("so often", where=name, time=lasts[one], count=round(counts[one])))
     worst, time = replay.list_saved(cause.changes), float(own.lasts[columns].mean())
     if kinds == HOST:
         time = max(time, float(lasts.sum()))
@@ -220,11 +226,17 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
         gone = leave_out(replay, kinds, suspect.processes, is_needed=False)
         said.append(say("spread", stages=stages, gain=replay.compute_gain(gone)))
     where = named[0].facts["where"]
-    title = say("does alone", alone=is_alone, often=not is_alone, where=where, when=when)
+    does = {"alone": is_alone, "often": not is_alone, **_inflect(suspect)}
+    title = say("does alone", where=where, when=when, **does)
     advice = "stage" if stage else f"own_{suspect.kind}"
     if suspect.kind == "copies" and _are_pageable_there(facts, suspect):
         title, advice = say("pageable there"), "pageable"
     return Claim(cause.kind, said, worst, time, title, advice)
+
+
+def _inflect(suspect: Suspect) -> dict[str, bool]:
+    """Return the facts that choose the singular or the plural of a verb."""
+    return {"one": len(suspect.processes) == 1, "several": len(suspect.processes) > 1}
 
 
 def _compare(
@@ -348,7 +360,7 @@ def _compare_range(
         return say("range longer", range=name)
     is_whole = lasts - usually > (time - usual) / 2
     said = {"lasts": lasts, "usually": usually} if is_whole else {"lasts": time, "usually": usual}
-    times = own["count"][0]
+    times = round(own["count"][0])
     return say("range takes", range=name, times=times, time=time, usual=usual, **said)
 
 

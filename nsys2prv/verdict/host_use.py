@@ -15,6 +15,7 @@ from nsys2prv.figures.result import TEXTS, Context, JobRanks
 from nsys2prv.figures.stacks import Place, find_place
 from nsys2prv.verdict.thresholds import EXPLAINS, LONG_CALL, MOST, WORTH_RECORDING
 from nsys2prv.verdict.words import ADVICE, Said, choose_advice, say
+from nsys2prv.verdict.words import TEXTS as WORDS
 
 #: Parts of time that are not the program's.
 NO_CAUSE = ("profiler", "away")
@@ -115,6 +116,8 @@ class HostUse(Struct, frozen=True):
     who: str
     #: Further events that would explain it, and the options that record them.
     lacking: str
+    #: Whether the job has GPUs.
+    has_gpus: bool
 
     @property
     def largest(self) -> str:
@@ -156,8 +159,11 @@ class HostUse(Struct, frozen=True):
             untraced=place is not None and place.is_untraced,
             known=self.place is not None,
             lacking=self.lacking,
+            gpus=self.has_gpus,
         )
-        return ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
+        advice = ADVICE[key].format(lacking=self.lacking) if key else TEXTS["parts"][part][1]
+        is_known = self.when != "before" or key in WORDS["about_startup"]
+        return advice if is_known else f"{advice}. {ADVICE['capture']}"
 
     def list_calls(self, part: str) -> list[NamedTime]:
         """Return the calls or functions with most of a part's time."""
@@ -189,7 +195,9 @@ class HostUse(Struct, frozen=True):
         if self.inside:
             lines.append(self.inside.of_whole)
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
-            lines.append(say("record more", lacking=self.lacking))
+            lines.append(
+                say("unrecorded", what="host activity there", partly=True, options=self.lacking)
+            )
         return lines
 
 
@@ -271,6 +279,7 @@ class JobFacts(Struct, frozen=True, dict=True):
             find_place(places, length, self.context),
             self.job.name_task(task) if self.job.tasks.height > 1 else "",
             self.lacking,
+            self.job.has_gpus,
         )
 
 

@@ -264,8 +264,9 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
         and max(moved * count, LONG_TRANSFER * SLOW_LINK * count) < SLOW_LINK * lasts
     ):
         label, is_most = facts.name_transfer(Kind.MPI, value), 2 * lasts > whole
-        part = ("most" if is_most else "longest") if sums.height > 1 else ""
-        title = say("little data", call=label, part=part)
+        several = sums.height > 1
+        part = ("most" if is_most else "longest") if several else "only"
+        title = say("little data", several=several, **{part: label})
         advice = "files" if is_most and label.startswith("MPI_File") else "little_data"
     return Claim("transfers", evidence, of_names[0], whole, title, advice)
 
@@ -360,7 +361,7 @@ def _describe_call(
         advice, is_first = "startup", True
     elif "Launch" in name and (first := _launch_anew(facts.replay, edges)).any():
         loading = lasts[first].sum()
-        measured = say("loading", measured=measured, count=first.sum(), time=loading)
+        measured = say("loading", measured=measured, count=int(first.sum()), time=loading)
         if loading > lasts.sum() / 2:
             advice = "module_loading"
     # Sent data must be ready, so some of these waits are needed.
@@ -415,7 +416,7 @@ def _describe_pause(
     # If nothing repeats and nothing is recorded, a pause may be a wait for requests.
     may_wait = bool(waits) or not (described or facts.options.steady)
     is_regular = len(lasts) >= FEWEST_PAUSES and lasts.max() <= REGULAR * np.median(lasts)
-    evidence: list[Said | str] = ["; ".join(map(str, [measured, *described])), *waiters]
+    evidence: list[Said | str] = [measured, *described, *waiters]
     gain = cause.gain
     if may_wait:
         gain *= _leave_common(facts, edges, lasts)

@@ -128,10 +128,12 @@ def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: n
     edges, saved = edges[is_work], saved[is_work]
     columns = table.find_columns(suspect.processes)
     steady = facts.options.steady
-    number, unit = (steady.count, "iterations") if steady else (0, "times")
+    number, unit = (steady.count, "iterations") if steady else (0, "executions")
     if not number:
         number = _count_longest(table, columns, edges, saved) if len(edges) else 1
-        number, unit = (number, unit) if number <= MOST_REPEATED else (10, "parts of the time")
+        number, unit = (
+            (number, unit) if number <= MOST_REPEATED else (10, "equal parts of the time")
+        )
     losses = np.zeros(number)
     whole, left = 0.0, 0.0
     for column in columns.tolist():

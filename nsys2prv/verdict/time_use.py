@@ -67,24 +67,27 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
         return None
     is_told, is_copied = profiler >= LEAST_PROFILER * covered, copies > own
     most = "" if is_copied else use.describe_most()
-    advice = ADVICE["edge_copies"] if is_copied else use.advice
+    advice = use.advice
+    if is_copied:
+        advice = ADVICE["edge_copies"]
+        advice += f". {ADVICE['capture']}" if when == "before" else ""
     title = say(
         when,
         length=use.length + copies,
         copies=copies if copies >= LEAST_PROFILER * covered else None,
         steady=facts.is_steady,
         work=not facts.is_steady,
-        profiler=profiler if is_told else None,
+        profiler=profiler if is_told and not most else None,
+        besides=profiler if is_told else None,
         most="" if is_told else most,
         other=most if is_told else "",
     )
-    is_before = when == "before"
     return make_finding(
-        "startup" if is_before else "shutdown",
+        "startup" if when == "before" else "shutdown",
         title,
         share,
         use.list_evidence(),
-        advice=f"{advice}. {ADVICE['capture']}" if is_before else advice,
+        advice=advice,
         views=("views/cuda_activities.cfg",),
         moments=((*use.moment, ()),),
         where=use.where,
@@ -150,7 +153,7 @@ def describe_failures(facts: JobFacts) -> str:
         f"{call} {format_count(count, 'time')} ({errors.get(error, f'error {error}')})"
         for call, error, count in sums.reverse().rows()
     ]
-    return f"CUDA API calls failed: {list_some(lines)}. Fix this first." if lines else ""
+    return f"CUDA API calls failed: {list_some(lines)}. Fix them first." if lines else ""
 
 
 def describe_devices(facts: JobFacts) -> str:
@@ -160,7 +163,7 @@ def describe_devices(facts: JobFacts) -> str:
     frames, options, devices = facts.frames, facts.options, facts.devices
     steady = options.steady
     repeats = say("repeats", count=steady.count, share=options.repeats) if steady else ""
-    time = "job" if options.covered.length == facts.context.duration else "captured time"
+    time = "job" if options.covered.length == facts.context.duration else "captured part of the job"
     time = "steady state" if facts.is_steady else time
     if not devices.height:
         time = f"the {time}" if facts.is_steady else f"the time from {MPI_TIME}"
@@ -185,7 +188,7 @@ def describe_devices(facts: JobFacts) -> str:
         if lasts >= 0.0005 * length:
             parts.append(f"{share} {does}")
     profiler = _measure_profiler(facts)
-    own = f" Profiler overhead is {profiler:.0%}, not counted as savings."
+    own = f" Profiler overhead takes {profiler:.0%} of the {time}; it does not count as savings."
     said = f"{repeats}GPU time in the {time}: {', '.join(parts)}.{most}"
     return said + own * (profiler >= LEAST_LOSS)
 

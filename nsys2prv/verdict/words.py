@@ -14,21 +14,27 @@ import numpy as np
 from msgspec import Struct, convert
 
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import capitalize, format_count, format_nanoseconds, format_size
+from nsys2prv._util.text import (
+    capitalize,
+    format_count,
+    format_nanoseconds,
+    format_ordinal,
+    format_size,
+    uncapitalize,
+)
 
 TEXTS = load_shipped_file(__package__, "findings.yaml")
 #: Kind of cause, or of its finding -> advice.
 ADVICE: dict[str, str] = TEXTS["advice"]
 #: Optional parts of a template, omitted if one of their facts is unknown.
 _OPTIONAL = re.compile(r"\[(.*?)\]")
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 #: Formats of facts in addition to Python's; `#call` counts calls, and `?` is only a condition.
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": format_nanoseconds,
     "size": format_size,
     "first": capitalize,
-    "lower": lambda fact: f"{fact}"[:1].lower() + f"{fact}"[1:],
-    "nth": lambda fact: f"{fact}{_ENDINGS.get(fact % 10 if fact % 100 // 10 != 1 else 0, 'th')}",
+    "lower": lambda fact: uncapitalize(f"{fact}"),
+    "nth": format_ordinal,
     "?": lambda _: "",
 }
 

@@ -120,7 +120,7 @@ def test_efficiencies_are_of_the_time_that_all_reports_cover(case: str, tmp_path
     gaps = results["idle"].tables["gaps"].frame
     assert gaps["time_ns"].sum() == (2 * (end - begin) - sum(useful)) * US
     assert any("efficiencies, overlap" in line for line in notes) == (end - begin < 1000)
-    unseen = any("nsys started 500.00 us before the first program event" in line for line in notes)
+    unseen = any("nsys started 500 us before the first program event" in line for line in notes)
     assert unseen == case.startswith("nothing")
 
 
@@ -170,5 +170,5 @@ def test_what_only_helpers_have_is_no_time_of_the_job(
     for more in ((), ("--ranks", "0")):
         assert main(["report", "--full", str(tmp_path / "launched"), *more]) == 0
         text = " ".join(capsys.readouterr().out.split())
-        assert "the time in which ranks have events, from 300.00 us to 500.00 us" in text
-        assert "mpirun.sqlite: no GPU, MPI or NCCL work and no rank" in text
+        assert "the time in which ranks have events (0.0003" in text
+        assert "excluded from all figures: mpirun.sqlite" in text

@@ -94,27 +94,27 @@ GEMM = WORK[0][1]
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        ({GEMM: {"time": 600 * US}}, "kernel gemm_128x128<float>(int) takes 200.00 us longer (each 50% longer), 100%"),
+        ({GEMM: {"time": 600 * US}}, "kernel gemm_128x128<float>(int) takes 200 us longer (each 50% longer), 100%"),
         (
             {GEMM: {"time": 500 * US, "count": 5}},
-            "kernel gemm_128x128<float>(int) takes 100.00 us longer (5 instead of 4), 100%",
+            "kernel gemm_128x128<float>(int) takes 100 us longer (5 instead of 4), 100%",
         ),
-        ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300.00 us longer in load, 100%"),
-        ({"between a and b": {"time": 330 * US}}, ": hosts take 300.00 us longer in load, 100%"),
-        ({"AllReduce": {"time": 100 * US}}, "communication takes 50.00 us longer in AllReduce (each 2 times as long), 100%"),
+        ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300 us longer in load, 100%"),
+        ({"between a and b": {"time": 330 * US}}, ": hosts take 300 us longer in load, 100%"),
+        ({"AllReduce": {"time": 100 * US}}, "communication takes 50.0 us longer in AllReduce (each 2 times as long), 100%"),
         (
             {f"rank 1 {GEMM}": {"time": 500 * US}, "rank 1 norm": {"time": 120 * US}},
-            "kernels on rank 1 take 200.00 us longer (each 48% longer), mostly in gemm_128x128<float>(int), 100%",
+            "kernels on rank 1 take 200 us longer (each 48% longer), mostly in gemm_128x128<float>(int), 100%",
         ),
         (
             {"norm": {"time": 120 * US}, "rank 1 between a and b": {"time": 330 * US}},
-            "rank 1 takes 300.00 us longer in load, 75% of the difference; then kernel norm takes 100.00 us longer"
+            "rank 1 takes 300 us longer in load, 75% of the difference; then kernel norm takes 100 us longer"
             " (each 6 times as long), 25%",
         ),
-        ({"AllReduce": {"name": "AllGather", "time": 100 * US}}, ": communication takes 50.00 us longer, 100%"),
+        ({"AllReduce": {"name": "AllGather", "time": 100 * US}}, ": communication takes 50.0 us longer, 100%"),
         # Other names of the same kernel.
-        ({GEMM: {"name": "gemm_64x256<double>(long)", "time": 600 * US}}, "kernel gemm_64x256<double>(long) takes 200.00"),
-        ({GEMM: {"name": "other", "time": 600 * US}}, "kernel gemm_128x128<float>(int) → other takes 200.00 us longer"),
+        ({GEMM: {"name": "gemm_64x256<double>(long)", "time": 600 * US}}, "kernel gemm_64x256<double>(long) takes 200 us"),
+        ({GEMM: {"name": "other", "time": 600 * US}}, "kernel gemm_128x128<float>(int) → other takes 200 us longer"),
     ],
 )  # fmt: skip
 def test_causes(work: Mapping[str, Any], said: str) -> None:
@@ -141,10 +141,10 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
         (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
         (make_run({GEMM: {"count": 7}}), "with reserve", "(other work, 67% of its kernels are the same): B takes as long as A (iteration"),
         (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14% of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."
-            " NVTX ranges of both, GPU time launched in one (else host time): load 30.00 us → 30.00 us"),
+            " NVTX ranges of both, GPU time launched in one (else host time): load 30.0 us → 30.0 us"),
         # Iterations are equal, but there are more of them.
-        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495.00 us → 495.00 us, by chance up to 0.0%)."
-            " The job takes 3.72 times as long (5.45 ms → 20.30 ms): there are 40 instead of 10 iterations"),
+        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495 us → 495 us, by chance up to 0.0%)."
+            " The job takes 3.72 times as long (5.45 ms → 20.3 ms): there are 40 instead of 10 iterations"),
         (make_run(start=5_500 * US), "comparable", "startup takes 5.00 ms longer, mostly in calls of CUDA"),
     ],
 )  # fmt: skip
@@ -167,7 +167,7 @@ def test_what_makes_up_for_a_cause() -> None:
     first = make_run({"between a and b": {"time": 300 * US}})
     comparison, _ = compare_jobs(first, make_run(slow))
     assert (
-        ": hosts take 200.00 us less in load; against that, kernel norm takes 195.00 us longer (each 10.8 times as long)"
+        ": hosts take 200 us less in load; against that, kernel norm takes 195 us longer (each 10.8 times as long)"
         in comparison.headline
     )
     assert [one.change_ns for one in comparison.against] == pytest.approx([195 * US])

@@ -28,7 +28,7 @@ def make_use(
     """Return that hosts spend ten seconds in the part of the first call; without one, computing."""
     parts = dict.fromkeys(PARTS, 0)
     parts[calls[0].part if calls else "computing"] = 10 * S
-    return HostUse(when, 10 * S, (0, 10 * S), parts, calls, None, place, "", lacking)
+    return HostUse(when, 10 * S, (0, 10 * S), parts, calls, None, place, "", lacking, True)
 
 
 def call_for(part: str, name: str, seconds: float = 8, longest: float = 1) -> NamedTime:
@@ -66,12 +66,15 @@ def test_calls_within_mpi_and_names_of_places_mislead_nobody() -> None:
     alone = make_use("idle", call_for("mpi", "MPI_Send"))
     assert alone.advice == "Check what MPI waits for there, on all ranks"
     named = Place(0.9, "add mpi to --trace; MPI_Send 3; cu (app)", "the program", False)
-    assert make_use("idle", place=named).advice == "Do this once, in parallel, or on the GPU"
+    assert (
+        make_use("idle", place=named).advice
+        == "Run this host code once, in parallel, or on the GPU"
+    )
 
 
 def test_the_first_call_sets_cuda_up_if_it_is_most() -> None:
     first = replace(call_for("cuda", "cudaMalloc", longest=7), is_first=True)
-    assert str(first) == "cudaMalloc 8.00 s, CUDA initialization"
+    assert str(first) == "cudaMalloc 8.00 s, which includes CUDA initialization"
     assert make_use("before", first).advice == ADVICE["set_up"]
     short = replace(first, longest=S)
     assert make_use("before", short).advice == ADVICE["before_work"]
@@ -103,7 +106,7 @@ def test_calls_of_nccl_are_calls_in_sentences_and_on_pictures(tmp_path: Path) ->
     with nsys2prv.open(rank.write(tmp_path / "r.sqlite"), quiet=True) as job:
         (startup,) = (one for one in job.findings() if one.kind == "startup")
         lanes = job.analyse("time")["time"].tables["lanes"].frame
-    assert "the host is mostly in NCCL calls (ncclCommInitRank 90.00 ms)" in startup.title
+    assert "the host is mostly in NCCL calls (ncclCommInitRank 90.0 ms)" in startup.title
     assert startup.advice.startswith("NCCL creates communicators once per job")
     assert lanes["idle_nccl_ns"].to_list() == pytest.approx([90 * S // 1000], rel=1e-6)
     assert PICTURE["idle_nccl"][0] == f"idle: host {PARTS['nccl']}"

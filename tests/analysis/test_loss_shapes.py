@@ -94,10 +94,10 @@ def test_nobody_is_named_where_all_ranks_are_alike(tmp_path: Path) -> None:
     ("lasts", "says", "advice", "loss"),
     [
         (lambda step, kernel: 1.2 * WORK, "kernels run 20.0% longer than on other ranks", "Compare clocks", 0.2 * KERNELS * 12),
-        (lambda step, kernel: WORK * (1.4 if 4 <= step < 7 else 1), "in 3 of 12 iterations, all in a row", "at that time", 0.4 * KERNELS * 3),
+        (lambda step, kernel: WORK * (1.4 if 4 <= step < 7 else 1), "in 3 consecutive iterations of 12", "at that time", 0.4 * KERNELS * 3),
         (lambda step, kernel: WORK * (1.3 if step > 6 else 1), "in the last 6 of 12 iterations", "at that time", 0.3 * KERNELS * 6),
         (lambda step, kernel: WORK * (1 + step / 20), "growing", "at that time", KERNELS * 78 / 20),
-        (lambda step, kernel: WORK * (1.5 if kernel % 2 else 1), "mainly multiply_two, run 50.0% longer than on other ranks; other kernels do not, so this rank has more work", "equal work in this kernel", 0.5 * KERNELS / 2 * 12),
+        (lambda step, kernel: WORK * (1.5 if kernel % 2 else 1), "mainly multiply_two, run 50.0% longer than on other ranks; other kernels do not, which indicates more work", "equal work in this kernel", 0.5 * KERNELS / 2 * 12),
     ],
     ids=["always", "for a while", "from then on", "growing", "one kernel"],
 )  # fmt: skip
@@ -117,8 +117,8 @@ def test_kernels_that_are_longer(
     ("pauses", "says", "advice", "loss"),
     [
         (lambda step: 2_000_000 * (step % 4 == 3), "2.00 ms longer than on other ranks, in every 4th of 12 iterations", "periodic work", 3),
-        (lambda step: 100_000 * step, "growing", "what grows", 3.9),
-        (lambda step: 1_200_000 * (4 <= step < 8), "in 4 of 12 iterations, all in a row", "", 2.4),
+        (lambda step: 100_000 * step, "growing", "the data that grows", 3.9),
+        (lambda step: 1_200_000 * (4 <= step < 8), "in 4 consecutive iterations of 12", "", 2.4),
     ],
     ids=["every", "growing", "for a while"],
 )  # fmt: skip

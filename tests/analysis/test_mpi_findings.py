@@ -117,7 +117,7 @@ def test_calls_of_mpi_that_do_not_return(both: bool, tmp_path: Path) -> None:
             "100% outside recorded calls",
             "in NVTX range solve (39 executions), the host spends 1.",
         ),
-        ("io", "in file or network I/O", "75% in write"),
+        ("io", "in file or network I/O", "75% of this time is in write"),
         ("at once", "100% outside recorded calls", "host activity there is not recorded"),
     ],
 )

@@ -79,10 +79,7 @@ def test_metrics_that_stop_are_compared_until_then(tmp_path: Path) -> None:
         assert list_means(job) == pytest.approx([mean(1, 70)] * 2)
         assert list_means(job, "metrics") == pytest.approx([mean(1, 70)])
         (said, _) = job.analyse("metrics")["metrics"].notes
-        assert (
-            said
-            == "metrics are compared from 1.00 ms to 70.00 ms, the time in which all are sampled"
-        )
+        assert said == "metrics are compared over the time in which all are sampled (0.001-0.070 s)"
         # What is not sampled has no instructions.
         instructions = job.analyse("efficiencies")["efficiencies"].tables["instructions"]
         assert instructions.frame["devices"].to_list() == [1]
@@ -101,6 +98,6 @@ def test_metrics_of_little_time_are_not_compared(tmp_path: Path) -> None:
         whole = mean(1, COUNT)
         assert list_means(job) == [pytest.approx(whole), pytest.approx(whole), None]
         notes = job.analyse("metrics")["metrics"].notes
-        assert "is sampled only from 1.00 ms to 20.00 ms, too short for a comparison" in notes[0]
+        assert "is sampled for too short a time to be compared (0.001-0.020 s)" in notes[0]
         frame = job.analyse("metrics")["metrics"].tables["metrics"].frame
         assert frame["devices"].to_list() == [2] * len(METRICS)

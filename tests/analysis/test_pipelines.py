@@ -86,9 +86,10 @@ def test_the_bubble_of_a_pipeline_is_nobodys_fault(tmp_path: Path) -> None:
     first, *more = list_findings(tmp_path, [WORK] * STAGES, told=True)
     assert first.kind == "pipeline_bubble"
     assert first.share == pytest.approx(bubble, rel=0.1)
-    assert f"{bubble:.1%} with p = {STAGES} stages and m = {MICRO_BATCHES}" in first.evidence[0]
+    assert f"p = {STAGES} stages with m = {MICRO_BATCHES} micro-batches" in first.evidence[0]
+    assert first.evidence[0].endswith(f"= {bubble:.1%}")
     # More than a rank waits on average.
-    assert f"; saves {(STAGES - 1) * (STEPS - 1)}.01 ms" in first.evidence[-1]
+    assert f"would be {(STAGES - 1) * (STEPS - 1)}.0 ms shorter" in first.evidence[-1]
     assert not any(finding.ranks for finding in more)
     ((begin, end, _),) = first.moments
     assert end - begin > WORK
@@ -135,7 +136,7 @@ def test_the_output_layer_of_the_last_stage_is_spread(tmp_path: Path) -> None:
     assert not any(finding.ranks for finding in small)
     found = next(finding for finding in large if finding.ranks)
     assert (found.ranks, found.what_if) == ((2,), "rank 2: no own gpu work")
-    assert "stage 3 of 3: has work that other ranks do not have" in found.title
+    assert "stage 3 of 3, has work that other ranks do not have" in found.title
     # All stages have a third of it then, and it takes the time of the pipeline's begin and end too.
     gone = MICRO_BATCHES - (MICRO_BATCHES + STAGES - 1) / STAGES
     whole = (MICRO_BATCHES + STAGES - 1) * WORK + MICRO_BATCHES * WORK / 2

@@ -30,7 +30,7 @@ def test_a_capture_without_kernels_of_graphs_lacks_something(tmp_path: Path) -> 
 def test_a_capture_with_all_that_figures_need() -> None:
     done = run_command("quality", "-q", str(SAMPLES / "training"))
     assert done.returncode == 0
-    assert "Nothing required is missing" in done.stdout
+    assert "No required data is missing" in done.stdout
     # Metrics of GPUs are in it, thread states are not.
     assert "--gpu-metrics-devices" not in done.stdout
     assert "--cpuctxsw=process-tree" in done.stdout

@@ -45,6 +45,7 @@ from nsys2prv.show.study.plots import draw_study
 from nsys2prv.show.study.summary import describe_history, summarise_study, write_title
 from nsys2prv.show.text import (
     WORKS,
+    count_gpus,
     format_cell,
     format_figure,
     format_heading,
@@ -230,6 +231,7 @@ def load_environment() -> Environment:
     environment.globals |= {
         "format_count": format_count,
         "describe_processes": describe_processes,
+        "count_gpus": count_gpus,
         "format_machine_line": format_machine_line,
         "nothing_found": NOTHING,
         "groups": TEXTS["groups"],
