@@ -1,16 +1,17 @@
-"""Nsight Systems exports of a parallel GPU job, one report per rank, written as one Paraver trace.
+"""Merge the Nsight Systems exports of a parallel GPU job, one report per rank, into one Paraver
+trace.
 
     from nsys2prv import convert, Options
     summary = convert(["rank0.sqlite", "rank1.sqlite"], "out.prv", Options())
 
-    with nsys2prv.open("run/rank*.sqlite") as job:        # files, folders of reports, patterns
-        kernels = job.frame("kernels")                # polars; begin and end in ns, int64
+    with nsys2prv.open("run/rank*.sqlite") as job:  # files, folders of reports, patterns
+        kernels = job.frame("kernels")  # polars; begin and end in ns, int64
         results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
-        findings = job.findings()                         # the bottlenecks, worst first
+        findings = job.findings()  # the bottlenecks, most expensive first
 
-    nsys2prv.study(["4gpu/", "8gpu/", "16gpu/"])          # how the job scales: a Study
+    nsys2prv.study(["4gpu/", "8gpu/", "16gpu/"])  # how the job scales: a Study
 
-All times are nanoseconds. docs/notebook.ipynb shows more; docs/development.md is a tour of the
+All times are nanoseconds. docs/notebook.ipynb has more examples; docs/development.md describes the
 code.
 """
 
@@ -85,7 +86,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use, so that ``nsys2prv --help`` does not wait for polars."""
+    """Import a public name on first use, so that ``nsys2prv --help`` need not load polars."""
     if name in {"Options", "Summary", "convert"}:
         from nsys2prv.conversion import convert as conversion
 

@@ -1,4 +1,4 @@
-"""The command ``nsys2prv``; ``python -m nsys2prv`` is the same."""
+"""Run the command ``nsys2prv``, also as ``python -m nsys2prv``."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from nsys2prv._util import errors
 
 
 def main() -> int:
-    """Run the command; return the exit status."""
+    """Run the command line and return its exit status."""
     errors.end_on_signal()
     # Python's warnings are useless to users, including those of workers.
     if not sys.warnoptions:

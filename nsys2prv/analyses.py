@@ -63,8 +63,10 @@ def run_analyses(
     pattern: str,
     regions: tuple[str, ...],
 ) -> dict[str, Result]:
-    """Return the results of analyses by name. pattern: of the NVTX names of iterations, "" to find
-    them. regions: names or glob patterns of NVTX ranges.
+    """Return analysis name -> result for the wanted analyses.
+
+    pattern: glob pattern of the NVTX ranges that are iterations, or "" to detect iterations.
+    regions: names or glob patterns of NVTX ranges with efficiencies of their own.
     """
     job, plain = opened.prepared, opened.plain_labels
     # Many units use blocks of memory again and again.
@@ -176,8 +178,9 @@ def run_analyses(
 def _collect_units(
     opened: OpenJob, able: Sequence[Analysis], options: AnalysisOptions
 ) -> Iterator[list[tuple[str, str, Part]]]:
-    """Yield the frames that the analyses collect, unit by unit; of a single unit, which workers
-    could not share, analysis by analysis.
+    """Yield the frames that the analyses collect, one list per device group.
+
+    If there is only one group, which workers cannot share, yield one list per analysis instead.
     """
     names = [analysis.name for analysis in able if analysis.collect]
     if len(opened.units) > 1:
@@ -192,7 +195,9 @@ def _collect_units(
 
 
 def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, Part]]:
-    """Return the frames that analyses collect of one unit: analysis, name of the frame, frame."""
+    """Return the frames that these analyses collect for one device group, as (analysis, frame name,
+    frame).
+    """
     return [
         (name, *frame)
         for name in names
@@ -201,12 +206,16 @@ def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, 
 
 
 def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> DeviceGroup:
-    """Return a device group of a job. saved: the file of its reader."""
+    """Return a device group of a job. saved: file with the saved event reader. number: of the
+    group, from 0.
+    """
     return DeviceGroup(load_event_reader(saved), number, options, saved.parent)
 
 
 def call_on_group(
     function: Callable[[DeviceGroup], T], options: AnalysisOptions, saved: Path, number: int
 ) -> T:
-    """Return the result of a function for a device group of a job (a pure function over files)."""
+    """Return the result of a function for one device group. Workers call this; it depends only on
+    files.
+    """
     return function(make_device_group(options, saved, number))

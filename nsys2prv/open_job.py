@@ -1,4 +1,4 @@
-"""A job opened for analysis: its events as frames, and every analysis as a method."""
+"""Open a job for analysis: events as frames, and analyses as methods."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class OpenJob(Closable):
         return f"<p>{escape(repr(self)[1:-1])}</p>{Frame(make_job_page(self))._repr_html_()}"
 
     def timeline(self, finding: int = 0) -> Frame:
-        """Return a timeline for notebooks: of the moment of a finding (from 1, as :meth:`findings` lists
-        them), or of the whole job.
+        """Return a timeline for notebooks. finding: number of a finding in :meth:`findings`, from
+        1, to show its time; 0 for the whole job.
         """
         from nsys2prv.show.page import Frame, make_timeline_page
 
@@ -141,7 +141,7 @@ class OpenJob(Closable):
 
     @cached_property
     def whole_reader(self) -> EventReader:
-        """The reader of all events, damaged ones too, which figures and findings leave out."""
+        """The reader of all events, including damaged ones, which figures and findings exclude."""
         return (
             make_event_reader(self.prepared, whole=True) if self.prepared.damaged else self.reader
         )
@@ -153,21 +153,26 @@ class OpenJob(Closable):
 
     @property
     def rows(self) -> pl.DataFrame:
-        """The rows of the trace as a frame: thread, row (name), kind (host, stream, samples, helper),
-        paraver_task (from 1, as Paraver counts), rank (from 0), who (the rank, or the process without one),
-        node, device, stream.
+        """The rows of the trace as a frame, one row each.
+
+        Columns: thread, row (name), kind (host, stream, samples, helper), paraver_task (from 1, as
+        in Paraver), rank (from 0), who (label of the rank, or of a process without a rank), node,
+        device, stream.
         """
         return self.reader.rows.threads.drop("task", "clocks").rename({"process": "paraver_task"})
 
     @property
     def devices(self) -> pl.DataFrame:
-        """The physical GPUs, a frame with a row for each: device, node, gpu, label, and who works on
-        it first.
+        """The physical GPUs as a frame, one row each: device, node, gpu, label, and the first task
+        that uses it.
         """
         return self.reader.rows.devices.drop("task")
 
     def describe(self, reports: Sequence[str | Path] = (), name: str = "") -> dict[str, Any]:
-        """Return the description of the job in JSON, without notes that need no action."""
+        """Return the description of the job for JSON, without notes that need no action.
+
+        reports: the paths that the user gave. name: label of the job.
+        """
         infos, begin = self.prepared.infos, self.prepared.begin_utc
         if not reports or self.prepared.plan.options.anonymous:
             reports = [info.name for info in infos]
@@ -229,7 +234,7 @@ class OpenJob(Closable):
         return assess_quality(self.prepared, ends[False], ends[True])
 
     def _describe_reach(self, reach: Reach) -> str:
-        """Describe the end of the recorded calls of a thread or process."""
+        """Describe the time after which a thread or process has no recorded calls."""
         rows = self.reader.rows.threads
         who = str(rows.filter(process=reach.task)["who"][0])
         if reach.thread >= 0:
@@ -237,7 +242,9 @@ class OpenJob(Closable):
         return reach.describe(who, self.find_label)
 
     def find_label(self, value: int, names: str) -> str:
-        """Return the label of a value of a name set (`range`: groups of NVTX names), or ""."""
+        """Return the label of a value in a name set (`range` for groups of NVTX names), or "" if
+        unknown.
+        """
         labels = (
             self.folded.select(value="group", label="operation")
             if names == "range"
@@ -248,8 +255,8 @@ class OpenJob(Closable):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the comparison of the ranks, on omissions, and on times not covered by all reports, one
-        line each.
+        """Notes on the comparison of ranks, on excluded data, and on times that some reports do not
+        cover; one line each.
         """
         return [one.text for one in self._noted]
 
@@ -262,13 +269,14 @@ class OpenJob(Closable):
 
     @cached_property
     def coverage(self) -> Coverage:
-        """The time that the reports cover: of each process, and of all."""
+        """The time that the reports cover, for each process and for the whole job."""
         return find_coverage(self.prepared, self.reader, self.reaches)
 
     @cached_property
     def reaches(self) -> list[Reach]:
-        """Return the ends of CUDA and MPI recording before the end of the capture, from the whole job if it
-        was cut."""
+        """Return the times after which CUDA or MPI calls are missing although the capture
+        continues. If only a part of the job was opened, use the whole job.
+        """
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
@@ -284,28 +292,28 @@ class OpenJob(Closable):
 
     @cached_property
     def kinds(self) -> dict[str, int]:
-        """The event kinds of the job (names for :meth:`frame`), with the number of events of their
-        layouts."""
+        """The event kinds of the job (names for :meth:`frame`) -> number of events."""
         sources: list[EventKind | Relation] = [*all_kinds(), *all_relations()]
         sums = {one.name: sum(self.layouts.get(name, 0) for name in one.layouts) for one in sources}
         return {name: count for name, count in sorted(sums.items()) if count}
 
     @cached_property
     def layouts(self) -> dict[str, int]:
-        """The layouts of records that the job has events of, with their number."""
+        """The layouts with events in the job -> number of events."""
         written, lines = self.prepared.written, load_catalogue().lines
         return {name: count for name, count in written.items() if count and name not in lines}
 
     def frame(self, kind: str, *columns: str, labels: bool = True) -> pl.DataFrame:
-        """Return the events of a kind, a row for each, in the order of their begins.
+        """Return the events of a kind as a frame, one row each, sorted by start.
 
-        kind: a name that `-t` accepts, such as `kernels`, a relation between ranks (`nccl_collectives`), or
-        one of :attr:`layouts`. columns: its fields to return; all by default. labels: False leaves names as
-        their event values.
+        kind: a name that `-t` accepts, such as `kernels`; a relation between ranks
+        (`nccl_collectives`); or one of :attr:`layouts`. columns: names of fields to return
+        (default: all). labels: False returns names as event values (integers).
 
-        The frame has begin and end (ns, Int64), rank, row, node, device and stream (the location of the
-        event), then the fields: names as texts (Categorical), numbers as Int64, sizes in bytes, null in
-        events without the field. A field with the name of one of the first columns is called event_<name>.
+        The first columns are begin and end (ns, Int64), rank, row, node, device and stream (the
+        location of the event). The fields follow: names as texts (Categorical), numbers as Int64,
+        sizes in bytes, and null for events without the field. If a field has the same name as one
+        of the first columns, it is called event_<name>.
 
         Raise UsageError for an unknown kind or field; the message lists the known ones.
         """
@@ -327,7 +335,7 @@ class OpenJob(Closable):
         return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("begin")
 
     def _find_layouts(self, kind: str) -> dict[str, Layout]:
-        """Return the layouts of a kind, or the layout, with this name."""
+        """Return layout name -> layout for a kind, or for a layout with this name."""
         known = load_catalogue().layouts
         if found := [kind] if kind in known else find_layouts(kind):
             return {layout: known[layout] for layout in found}
@@ -337,7 +345,9 @@ class OpenJob(Closable):
     def _read_layout(
         self, layout: str, fields: Mapping[str, ValueSet | NameSet | None], labels: bool
     ) -> pl.DataFrame:
-        """Return the events of a layout with these fields, their places and names."""
+        """Return the events of a layout as a frame, with location and these fields. labels: replace
+        values by names.
+        """
         events = self.whole_reader.read_begins(layout, tuple(fields))
         places = self.reader.rows.threads.select(PLACE).cast({pl.String: pl.Categorical})
         series = places[events["thread"].to_numpy()].get_columns()
@@ -349,17 +359,20 @@ class OpenJob(Closable):
         return events.select("begin", "end", *series)
 
     def lines(self, kind: str) -> pl.DataFrame:
-        """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
-        `mpi_message`), a row for each: sent (ns) and sender (`thread` of :attr:`rows`), begin and
-        end (ns) of the event that the line leads to and its thread, bytes.
+        """Return the communication lines of a kind as a frame, one row each.
+
+        kind: `launch`, `memory`, `nccl_message` or `mpi_message`. Columns: sent (ns) and sender
+        (`thread` in :attr:`rows`); begin and end (ns) of the event to which the line leads, and its
+        thread; bytes.
         """
         _check_names([kind], load_catalogue().lines, "no such kind of line; there are")
         return self.whole_reader.read_lines([kind])
 
     def samples(self, kind: str) -> Iterator[Samples]:
-        """Yield the samples of a kind of counters (`gpu_metrics`, `nic_metrics`, ...), or of one of
-        its layouts, one object for each device: time (ns, shape (n,)) and values (float, shape (n,
-        metrics), NaN if a metric was not sampled).
+        """Yield the samples of a kind of counters, one object per device.
+
+        kind: such as `gpu_metrics` or `nic_metrics`, or one of its layouts. Each object has `time`
+        (ns, shape (n,)) and `values` (float, shape (n, metrics), NaN if a metric was not sampled).
         """
         for layout, known in self._find_layouts(kind).items():
             for device_samples in () if known.fields else self.reader.read_samples(layout):
@@ -369,7 +382,9 @@ class OpenJob(Closable):
                 yield replace(device_samples, time=time, values=values[sampled])
 
     def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
-        """Return values as texts. values: their meanings; None for NVTX domains."""
+        """Replace the values in a column by texts. values: the names or labels of the values, or
+        None for NVTX domains.
+        """
         if isinstance(values, NameSet):
             labels = self.labels[values.name]
         else:
@@ -388,27 +403,27 @@ class OpenJob(Closable):
 
     @property
     def plain_labels(self) -> Mapping[str, pl.DataFrame]:
-        """Labels as the reports have them, for decisions that depend on names."""
+        """Labels as in the reports, not anonymized, for decisions that depend on names."""
         return self.prepared.plain_labels or self.labels
 
     @cached_property
     def folded(self) -> pl.DataFrame:
-        """NVTX names brought together: value, group, operation (the group's name)."""
+        """NVTX names grouped by operation: value, group, and operation (the name of the group)."""
         return fold_labels(self.labels["nvtx"])
 
     @cached_property
     def group_table(self) -> Path:
-        """The file of the group of each NVTX name, for workers."""
+        """File with the group of each NVTX name, for workers."""
         return self._store("groups", make_value_table(self.folded, "group")[0])
 
     @cached_property
     def module_table(self) -> Path:
-        """The file with the modules in NVTX names, for workers."""
+        """File with the modules in NVTX names, for workers."""
         names = classify_names(self.labels["nvtx"])
         return self._store("modules", make_value_table(names, "sort", "backward", "part"))
 
     def _store(self, name: str, table: np.ndarray) -> Path:
-        """Store a table in a file, for workers."""
+        """Save a table to a file for workers, and return its path."""
         path = self.prepared.folder / f"{name}.npy"
         with create_temporary_file(path) as file:
             np.save(file, table)
@@ -434,19 +449,20 @@ class OpenJob(Closable):
         whole: bool = False,
         divided: bool = True,
     ) -> Results:
-        """Return the results of the analyses with these names, or of all, by name.
+        """Return analysis name -> result for these analyses, or for all.
 
-        names: from :attr:`analyses`. useful: the kernels that count as useful work, `compute` (those that do
-        not communicate), `bsc` (all but NCCL's) or `all-kernels`. iterations: glob pattern of NVTX ranges
-        that are the iterations, "" to find them. bins: number of intervals of maps over time. what_if:
-        changes to replay (:meth:`what_if`), for `findings`. mesh: names and sizes of the dimensions of its
-        parallel groups, such as `tp=2,pp=4`, "" to find them. regions: names or glob patterns of NVTX ranges
-        that get efficiencies of their own, or ("all",). host_threads: those that count in efficiencies,
-        `main` or `all`. whole: analyze the whole job instead of its steady state. divided: add the tables of
-        `findings` for comparing runs (`path`, `work`).
+        names: from :attr:`analyses`. useful: kernels that count as useful work: `compute` (all
+        except communication), `bsc` (all except NCCL's) or `all-kernels`. iterations: glob pattern
+        of the NVTX ranges that are iterations, "" to detect iterations. bins: number of intervals
+        in maps over time. what_if: changes to replay, as in :meth:`what_if`, for `findings`. mesh:
+        names and sizes of the dimensions of parallel groups, such as `tp=2,pp=4`, "" to detect
+        them. regions: names or glob patterns of NVTX ranges with efficiencies of their own, or
+        ("all",). host_threads: threads that count in host efficiencies, `main` or `all`. whole:
+        analyze the whole job instead of its steady state. divided: add the tables of `findings`
+        that compare runs (`path`, `work`).
 
-        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns contain their
-        units. Raise UsageError for an unknown name.
+        ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; column names contain
+        the units. Raise UsageError for an unknown name.
         """
         known = [analysis.name for analysis in ANALYSES]
         _check_names(names, known, "no such analysis; there are")
@@ -480,29 +496,34 @@ class OpenJob(Closable):
 
     @property
     def analyses(self) -> list[str]:
-        """The names of all analyses of this job: one is on demand, as the kind that it reads."""
+        """The names of all analyses of this job. `critical_path` is included only if the job was
+        opened with its kind.
+        """
         names = [analysis.name for analysis in ANALYSES]
         return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
-        """Return the bottlenecks of the job, the most costly first: at most ten, one cause each. useful: see
-        :meth:`analyse`.
+        """Return the bottlenecks of the job, most expensive first: at most ten, with one cause
+        each. useful: as in :meth:`analyse`.
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
     def places(self) -> pl.DataFrame:
-        """Return the program locations of hosts while GPUs are idle, by call stacks and CPU samples, the
-        longest first for each rank: `who`, `where`, `time_ns`, `idle_share`; empty without stacks.
+        """Return the functions that hosts execute while GPUs are idle, from call stacks and CPU
+        samples.
+
+        Columns: `who`, `where`, `time_ns`, `idle_share`; for each rank, the longest first. Empty
+        without stacks.
         """
         tables = self.analyse("findings")["findings"].tables
         return tables["places"].frame if "places" in tables else pl.DataFrame()
 
     def stacks(self, rank: int | None = None, while_idle: bool = True) -> pl.DataFrame:
-        """Return the whole call stacks of host threads, folded, the longest first for each thread: `rank`,
-        `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`; empty without stacks.
+        """Return folded call stacks of host threads, for each thread the longest first.
 
-        rank: a single rank. while_idle: only the time in which the GPUs of the process are idle; empty for
-        processes without GPU work.
+        Columns: `rank`, `thread`, `drives_gpus`, `stack` (`main;solve;cudaMalloc`), `time_ns`.
+        Empty without stacks. rank: return only this rank. while_idle: count only the time in which
+        the GPUs of the process are idle; this excludes processes without GPU work.
         """
         tables = self.analyse("stacks")["stacks"].tables
         if "stacks" not in tables:
@@ -516,10 +537,12 @@ class OpenJob(Closable):
         return frame.sort("rank", "thread", -pl.col("time_ns"), maintain_order=True)
 
     def what_if(self, *changes: str) -> pl.DataFrame:
-        """Predict how long the job's steady state, or its work if nothing repeats, would last with changes:
-        ``job.what_if("rank 3: gpu as others; no cudaFree")``. Return a row for each change, combined with
-        those above it, as `what_if`, `gain_share` and `duration_ns`. Raise UsageError for unknown wording;
-        the message lists the possibilities.
+        """Predict the duration of the steady state (or of the whole job without iterations) after
+        changes.
+
+        Example: ``job.what_if("rank 3: gpu as others; no cudaFree")``. Return one row per change,
+        which includes the changes above it: `what_if`, `gain_share` and `duration_ns`. Raise
+        UsageError for an unknown change; the message lists the possible ones.
         """
         result = self.analyse("findings", what_if=changes)["findings"]
         if "what_if" not in result.tables:
@@ -528,14 +551,14 @@ class OpenJob(Closable):
 
     @property
     def steady(self) -> Steady | None:
-        """The job's steady state: the time of its iterations without the first. None if it does not
-        repeat itself.
+        """The steady state of the job: all iterations except the first. None if the job has no
+        iterations.
         """
         return self.find_steady("")[0]
 
     def find_steady(self, pattern: str) -> tuple[Steady | None, Path | None]:
-        """Return the steady state, and the file with its iterations by task. pattern: of NVTX names of
-        iterations, "" to find them.
+        """Return the steady state, and the file with its iterations by task. pattern: glob pattern
+        of the NVTX ranges that are iterations, "" to detect iterations.
         """
         if pattern not in self._steady:
             labels, covered = self.plain_labels["nvtx"], self.coverage.common
@@ -568,13 +591,17 @@ class OpenJob(Closable):
     def run_on_groups(
         self, function: Callable[[DeviceGroup], T], options: AnalysisOptions = DEFAULTS
     ) -> Iterator[T]:
-        """Yield the result of a function for each group of threads that share a report or a GPU, in their order; workers run it."""
+        """Yield the result of a function for each device group (threads that share a report or a
+        GPU), in order. Workers call the function.
+        """
         run = partial(call_on_group, function, options, self.saved_reader)
         return iter(self.prepared.run(run, self.units))
 
 
 def _check_names(names: Iterable[str], known: Collection[str], said: str) -> None:
-    """Raise UsageError for unknown names. said: text before the known ones."""
+    """Raise UsageError if a name is unknown. said: text that introduces the list of known names in
+    the message.
+    """
     if unknown := sorted({*names}.difference(known)):
         raise UsageError(f"{', '.join(unknown)}: {said} {', '.join(known)}")
 
@@ -582,7 +609,7 @@ def _check_names(names: Iterable[str], known: Collection[str], said: str) -> Non
 def _build_unit_graph(
     calls: Mapping[int, str], handoffs: pl.DataFrame, unit: DeviceGroup
 ) -> UnitGraph:
-    """Return the graph of one unit."""
+    """Return the dependency graph of one device group."""
     return build_unit_graph(unit.reader, unit.number, calls, handoffs)
 
 
@@ -593,14 +620,14 @@ def open_job(
     page: bool = False,
     **fields: object,
 ) -> OpenJob:
-    """Open the job of these reports, with the clocks of its hosts aligned. page: True if a page of it will be
-    made, for the progress display.
+    """Open the job of these reports, with aligned host clocks.
 
-    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
-    conversion; None for the defaults. fields: single fields of Options by name, such as jobs=0 or
-    align="utc". Temporary files are in the system's folder by default.
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: as for a
+    conversion, or None for the defaults. fields: single fields of Options by name, such as jobs=0
+    or align="utc". page: True if an HTML page will follow, so that the progress bar includes it. By
+    default, temporary files are in the system's folder.
 
-    Raise Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when the reports
+    Raise Nsys2prvError, in one line, if a report cannot be read; NothingToWrite if the reports
     contain no events.
     """
     options = choose_options(options, fields)

@@ -1,5 +1,5 @@
-"""Make a study: analyse each run in its focus, as `report` does (:mod:`nsys2prv.show.study.run`), then compare the runs
-(:mod:`nsys2prv.show.study.compare`).
+"""Make a study: analyze each run in its focus of analysis (:mod:`nsys2prv.show.study.run`), then
+compare the runs (:mod:`nsys2prv.show.study.compare`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ def make_study(
     history: Sequence[str | Path] = (),
     **fields: object,
 ) -> Study:
-    """Return the study of several runs of one program.
+    """Return a study that compares several runs of one program.
 
-    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier study,
-    which contributes its runs with their figures. scaling: `strong` or `weak`, None to detect it. regions:
-    names or glob patterns of NVTX ranges, or ("all",). reference: the run to compare the others with, None
-    for the smallest. iterations: pattern of the NVTX ranges that are iterations, "" to find them. whole:
-    study the whole capture instead. labels: run -> its name. host_threads: `main` or `all`. useful: see
-    OpenJob.analyse. drawn: gets run -> the drawing of its job for a page. history: JSON of earlier studies of
-    the program, the first one first. options, fields: see nsys2prv.open.
+    runs: each a folder of reports, a report, a pattern, a list of these, or the JSON of an earlier
+    study, which contributes all its runs. scaling: `strong` or `weak`, None to detect it. regions:
+    names or glob patterns of NVTX ranges, or ("all",). reference: the run with which the others are
+    compared, None for the smallest. iterations: pattern of the NVTX ranges that are iterations, ""
+    to detect iterations. whole: analyze whole captures. labels: run -> label. host_threads: `main`
+    or `all`. useful: see OpenJob.analyse. drawn: a mapping to fill with run -> drawing of its job,
+    for a page. history: JSON of earlier studies of the program, the oldest first. options, fields:
+    see nsys2prv.open.
 
     Raise Nsys2prvError if a run cannot be read, UsageError for a region that no run has.
     """
@@ -112,8 +113,8 @@ def _read_past(path: Path) -> Past:
 
 
 def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]) -> None:
-    """Rename runs with equal names by the files that contain them. Raise UsageError for a run that is given
-    twice, even through an earlier study.
+    """Rename runs with equal names after the files that contain them. Raise UsageError if a run is
+    given twice, also through an earlier study.
     """
     seen: dict[Path, Run | None] = {}
     for name in given:
@@ -129,8 +130,10 @@ def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]
 
 
 def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the regions to show: those requested, or otherwise regions that are large in some run, or lose
-    much of its loss, the largest of the last run first.
+    """Return the regions to show, those with the most time in the last run first.
+
+    These are the requested regions, or by default the regions with a large share of the time, or of
+    the lost time, in some run.
     """
     largest: dict[str, float] = {}
     for run in reversed(runs):
@@ -145,7 +148,9 @@ def _choose_regions(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
 
 
 def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
-    """Label the runs by their folders: by as many parts of their paths as needed to distinguish them."""
+    """Label the runs by their folders, with as many parts of the path as are needed to distinguish
+    them.
+    """
     asked = {Path(name): label for name, label in labels.items()}
     parts = {run.name: _split_path(Path(run.name)) for run in runs}
     named = {run.name: asked.get(Path(run.name)) or run.label for run in runs}
@@ -158,7 +163,9 @@ def _label_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> None:
 
 
 def _split_path(path: Path) -> list[str]:
-    """Return the names of a path: for a pattern those of its folder, for a file without its ending."""
+    """Return the parts of a path that can label a run: of a pattern, the parts of its folder; of a
+    file, without the ending.
+    """
     if glob.has_magic(path.name) and not path.exists() and path.parent.name:
         path = path.parent
     path = path.absolute()

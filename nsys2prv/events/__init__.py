@@ -1,10 +1,11 @@
-"""Read all event kinds, and select those requested by the user (``-t``).
+"""Read all event kinds, and select the kinds that the user requested (``-t``).
 
-Input: the tables of a report. Output: `Rows` or `Counters`, the normal form, independent of Paraver. Start in
-:mod:`kind`, which defines a kind; each further module contains the kinds of a family.
+Input: the tables of a report. Output: `Rows` or `Counters`, a form that does not depend on Paraver.
+Start in :mod:`kind`, which defines an event kind. Each of the other modules reads a family of
+kinds.
 
-The catalogue declares all kinds and names the function that reads each, so adding one changes no other
-module.
+The catalogue declares all kinds and names the function that reads each of them. Adding a kind
+therefore changes no other module.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ MOST_SUGGESTIONS = 3
 
 @cache
 def all_kinds() -> tuple[EventKind, ...]:
-    """Return every kind of event this version translates, in alphabetical order."""
+    """Return all event kinds, in alphabetical order."""
     return tuple(map(declare_kind, sorted(load_catalogue().kinds)))
 
 
 class Selection(Struct, frozen=True):
-    """Kinds of events to translate."""
+    """Event kinds that the user selected."""
 
     #: To translate.
     kinds: tuple[EventKind, ...]
@@ -41,14 +42,15 @@ class Selection(Struct, frozen=True):
 
 
 def list_kind_names() -> list[str]:
-    """Return every name that -t takes."""
+    """Return all names that `-t` accepts."""
     called = {name for kind in all_kinds() for name in (kind.name, *kind.groups, *kind.implied_by)}
     return sorted({*called, ALL})
 
 
 def describe_unknown_kind(name: str) -> str:
-    """Return the message for an unknown kind: its name here if other tools use this name, or similar
-    names."""
+    """Return the error message for an unknown kind. It contains the name used here if other tools
+    use the given name, or similar names.
+    """
     of_report = [kind.name for kind in all_kinds() if name in kind.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
@@ -58,11 +60,11 @@ def describe_unknown_kind(name: str) -> str:
 
 
 def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
-    """Return the kinds selected by a list of names. `-name` excludes a kind; without any name, or with only
-    exclusions, all kinds are selected.
+    """Return the event kinds selected by the names given with `-t`.
 
-    On-demand kinds are selected only by their own names, in addition to the others. demanded: their names.
-    Raise UsageError for an unknown name.
+    `-name` excludes a kind. Without names, or with only exclusions, all kinds are selected.
+    On-demand kinds are selected only by their own names, in addition to the others. demanded: names
+    of on-demand kinds to add. Raise UsageError for an unknown name.
     """
     kinds = all_kinds()
     chosen: set[str] = set()
@@ -96,10 +98,12 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
 
 
 def parse_least_durations(durations: Mapping[str, int]) -> dict[str, int]:
-    """Return kind -> duration in ns below which its ranges are dropped. durations: by `-t` names.
+    """Return kind -> duration (ns) below which ranges of this kind are dropped. durations: by names
+    as for `-t`.
 
-    A kind's own name takes precedence over groups (of which the longest duration counts), and groups over
-    `all`. Raise UsageError for an unknown name, for a kind without durations, and for an invalid duration.
+    The name of a kind takes precedence over groups, and groups over `all`. Of several groups, the
+    longest duration applies. Raise UsageError for an unknown name, a kind without durations, or an
+    invalid duration.
     """
     for name, duration in durations.items():
         text = f"{name}={format_duration(duration)}"

@@ -1,20 +1,18 @@
-"""Read attributes and samples of events from columns of exports, and extract kinds that the
-catalogue declares completely: tables of calls, or of GPU work.
+"""Read attributes and samples from columns of exports, and extract kinds that the catalogue
+declares completely: tables of calls, or of GPU work.
 
-:func:`read_fields` reads the catalogue's fields with a column, according to the meaning of NULL and 0
-in exports.
+:func:`read_fields` reads the fields of the catalogue that name a column. NULL and 0 have different
+meanings in different columns:
 
-===================  ==================  ========  =====================================
-function             NULL or negative    0         for
-===================  ==================  ========  =====================================
-blank_negative       ABSENT              0         numbers that may be 0
-blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such as ids
-===================  ==================  ========  =====================================
+    function           NULL or negative  0       for
+    blank_negative     ABSENT            0       numbers that may be 0
+    blank_nonpositive  ABSENT            ABSENT  numbers that begin at 1, such as ids
 
-In a field that is not optional, an unknown number may be ABSENT: the trace then has no
-such number, or 0, and analyses get ABSENT. A name may not: it would become the first one. All functions take
-and return int64, shape (n,). The catalogue's value sets begin at 1, because 0 ends an event in a
-trace. Samples (time, metric, value) become one record per instant.
+An unknown number may be ABSENT even in a field that is not optional. The trace then contains no
+such number, or 0; analyses get ABSENT. A name may not be ABSENT there, because it would become the
+first name. All functions take and return int64 arrays of shape (n,). Value sets of the catalogue
+begin at 1, because 0 ends an event in a trace. Samples (time, metric, value) become one record per
+time.
 """
 
 from __future__ import annotations
@@ -72,8 +70,8 @@ EARLY_WORK = "early_work"
 
 @cache
 def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
-    """Return the columns that :func:`read_fields` needs for these layouts. mask: bits of the fields
-    that are wanted.
+    """Return the columns that :func:`read_fields` needs for these layouts. mask: bits of the wanted
+    fields.
     """
     fields = (
         field
@@ -93,8 +91,9 @@ def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
 def read_fields(
     extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray], mask: int = -1
 ) -> dict[str, np.ndarray]:
-    """Read the fields of a layout that name a column; return them by name. mask: bits of the requested
-    ones."""
+    """Return name -> values for the fields of a layout that name a column. mask: bits of the wanted
+    fields.
+    """
     return {
         field.name: _read_field(extraction, field, columns[field.column])
         for bit, field in enumerate(load_catalogue().layouts[layout].fields)
@@ -109,11 +108,13 @@ def make_rows(
     fields: Mapping[str, np.ndarray] = MappingProxyType({}),
     objects: np.ndarray | None = None,
 ) -> Rows:
-    """Make rows of a layout from the columns of a table, with the lines that lead to them.
+    """Make rows of a layout from the columns of a table, with lines from the calls that launched
+    them.
 
-    Times are `start` and `end`; without `end`, rows are points in time. Fields of the layout with a column
-    are read from it; fields with `unknown` but no column have that value in all rows. fields: further fields,
-    which take precedence. objects: of the rows; None: as the kind declares.
+    Times are in `start` and `end`; without `end`, rows are points in time. Fields of the layout
+    that name a column are read from it. Fields with `unknown` but without a column have that value
+    in all rows. fields: further fields, which take precedence. objects: object of each row; None
+    for the object that the kind declares.
     """
     kind = extraction.kind
     if objects is None:
@@ -137,7 +138,7 @@ def make_rows(
 
 
 def _find_objects(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the objects of rows, by the place of the kind."""
+    """Return the object (thread, stream or device) of each row, as the kind declares."""
     place = extraction.kind.place
     if place == "stream":
         return extraction.intern_streams(columns)
@@ -163,8 +164,10 @@ def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.
 
 @cache
 def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray:
-    """Return a table from numbers in a column to values: at number + 1 the value of a number, at 0
-    that of all negative ones, at the end that of all greater ones.
+    """Return a table that maps numbers in a column to values.
+
+    Index number + 1 has the value of a number. Index 0 has the value of all negative numbers, and
+    the last index that of all larger numbers.
     """
     numbers = np.array([value - plus for value, _ in values.labels if value >= plus])
     table = np.full(numbers.max() + 3, ABSENT if unknown is None else unknown)
@@ -173,8 +176,8 @@ def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.nd
 
 
 def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndarray:
-    """Return name indices of rows by the numbers in a field's column; ABSENT if the field is
-    optional and a row has no name, or an empty one.
+    """Return the local name index of each row, from the ids in a field's column. If the field is
+    optional, rows without a name, or with an empty one, get ABSENT.
     """
 
     def make_texts(met: np.ndarray) -> list[str]:
@@ -194,7 +197,9 @@ def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndar
 def name_texts(
     extraction: Extraction, name_set: str, codes: np.ndarray, texts: Texts
 ) -> np.ndarray:
-    """Return local name indices of rows with the names at `codes`, ABSENT for empty ones."""
+    """Return the local name index of each row, ABSENT for empty names. codes: index of each row's
+    name in `texts`.
+    """
 
     def make_texts(used: np.ndarray) -> Texts:
         return gather_texts(texts, used, "")
@@ -203,8 +208,8 @@ def name_texts(
 
 
 def _save_early_work(extraction: Extraction, columns: Columns, launches: Launches) -> None:
-    """Add a fact on work that begins before the call that launched it, because the clock of its GPU is off:
-    the number of rows, and the largest difference (ns), for each GPU.
+    """Store a fact for each GPU with work that begins before its launching call, because the GPU's
+    clock is off: the number of rows, and the largest difference (ns).
     """
     start = columns["start"]
     early = np.flatnonzero(launches.hit & (start < launches.begin) & (start != NULL))
@@ -224,10 +229,11 @@ def make_launch_lines(
     size: np.ndarray | None = None,
     launches: Launches | None = None,
 ) -> CommunicationLines | None:
-    """Return lines from calls to the operations they launched, or None if lines are not wanted.
+    """Return communication lines from calls to the operations that they launched; None if lines are
+    not wanted.
 
-    columns: start, end, globalPid and correlationId of the operations. objects: of the operations. size: in
-    bytes; None for 0. launches: their calls, if already looked up.
+    columns: start, end, globalPid and correlationId of the operations. objects: object of each
+    operation. size: bytes of each operation; None for 0. launches: the calls, if already looked up.
     """
     if not extraction.settings.lines:
         return None
@@ -244,8 +250,8 @@ def make_launch_lines(
 def group_sources(
     extraction: Extraction, *keys: np.ndarray
 ) -> Iterator[tuple[list[int], np.ndarray | slice]]:
-    """Yield the devices or sources of samples, identified by these columns, with their rows. The samples of
-    the rarest ones beyond MOST_SOURCES are dropped and counted.
+    """Yield each device or source of samples (its values in the key columns) with its rows. Samples
+    of the rarest sources beyond MOST_SOURCES are dropped and counted.
     """
     values, codes = factorize_together(*keys)
     kept = mask_most_frequent(extraction, codes, MOST_SOURCES, Reason.RARE_METRIC)
@@ -257,8 +263,8 @@ def group_sources(
 def mask_most_frequent(
     extraction: Extraction, codes: np.ndarray, most: int, reason: Reason
 ) -> np.ndarray:
-    """Return a mask of the most frequent codes (from 0, all of them used); rows with other codes are counted
-    as dropped.
+    """Return a mask of the rows with the most frequent codes; other rows are counted as dropped.
+    codes: from 0, all of them used.
     """
     counts = np.bincount(codes)
     kept = np.ones(len(counts), bool)
@@ -275,9 +281,10 @@ def make_counters(
     samples: Mapping[str, np.ndarray],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
-    """Yield records of one object from samples in any order: `time`, `metric` (index into the metrics),
-    `value`, and `end` for values that do not last until the next. Values that do not fit into a trace are
-    adjusted and counted.
+    """Yield counter records of one object from samples in any order.
+
+    samples: `time`, `metric` (index into the metrics), `value`, and `end` if values do not last
+    until the next sample. Values that do not fit a trace are adjusted and counted.
     """
     account, value = extraction.account, samples["value"]
     least, greatest = find_bounds(value)
@@ -319,8 +326,8 @@ def make_counters(
 def _add_ends(
     start: np.ndarray, end: np.ndarray, metric: np.ndarray, value: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return samples at their starts, and zeros at ends that no sample of the same metric directly
-    follows: time, metric, value.
+    """Return time, metric and value of samples, with a zero at each end that is not directly
+    followed by a sample of the same metric.
     """
     order = np.lexsort((start, metric))
     start, end, metric, value = start[order], end[order], metric[order], value[order]
@@ -331,7 +338,7 @@ def _add_ends(
 
 
 def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
-    """Run one of the QUERIES on JSON texts and their numbers."""
+    """Run one of the QUERIES on JSON texts. payloads: (number, text)."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.text_factory = bytes
         connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
@@ -340,14 +347,14 @@ def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame
 
 
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield rows of layouts whose fields all name their columns in the catalogue."""
+    """Yield rows of layouts that the catalogue declares completely, with a column for each field."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, list_row_columns(extraction.kind, layout))
     yield make_rows(extraction, layout, columns)
 
 
 def extract_line(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of a table that a line of the section ``calls`` declares."""
+    """Yield the rows of a table that a line in the section ``calls`` declares."""
     call = load_catalogue().calls[extraction.kind.name]
     gpu = [call.gpu] if call.queue else []
     stacks = [CHAIN] if call.stacks else []
@@ -382,8 +389,8 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
 
 
 def select_by_state(layout: str, labels: pl.DataFrame, state: str | None) -> tuple[int, ...]:
-    """Return the values of names during whose events rows of a layout are in a state, None for none. labels: value
-    and label.
+    """Return the values of names that put a row into a state, in this layout. labels: value and
+    label. state: None for no state.
     """
     numbers = {one.name: one.value for one in load_catalogue().states}
     rule = load_catalogue().layouts[layout].state
@@ -392,5 +399,5 @@ def select_by_state(layout: str, labels: pl.DataFrame, state: str | None) -> tup
 
 
 def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
-    """Return the values of labels that match. labels: value and label."""
+    """Return the values of labels that match a pattern. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())

@@ -1,9 +1,10 @@
-"""Find the capture of replayed CUDA graph work: the call that created each graph node.
+"""Find the API call that created each node of a replayed CUDA graph.
 
-A replayed kernel has the number of its node. Nodes of an executable graph, and of a graph within another, are
-copies of nodes of the captured graph. The first node of such a chain was created by the captured call, with a
-time and thread in `CUDA_GRAPH_NODE_EVENTS`. If nodes were created when the capture ended, the n-th node
-belongs to the n-th launching call since the capture began.
+A replayed kernel has the number of its node. Nodes of an executable graph, and of a graph within
+another graph, are copies of nodes of the captured graph. The first node of such a chain was created
+by the captured call; `CUDA_GRAPH_NODE_EVENTS` contains its time and thread. If all nodes were
+created at the end of the capture, the n-th node belongs to the n-th launching call since the start
+of the capture.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ _FOUND = ("process", "node", "captor", "captured")
 
 
 def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the thread (globalTid) and the time (local ns) of the captured call that created the node of
-    each row, shape (2, rows), or NULL; keep those found as facts. columns: globalPid and graphNodeId.
+    """Return the thread (globalTid) and the time (local ns) of the captured call that created the
+    node of each row, shape (2, rows), or NULL.
+
+    columns: globalPid and graphNodeId. Found calls are stored as facts.
     """
     captures = np.full((2, columns.rows), NULL)
     rows = np.flatnonzero(columns["graphNodeId"] > 0)
@@ -55,7 +58,9 @@ def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 
 def _list_captures(extraction: Extraction) -> pl.DataFrame:
-    """Return `captor` and `captured` of all nodes of the report with a known capture."""
+    """Return `captor` and `captured` (thread and time of the captured call) for all nodes with a
+    known capture.
+    """
     pieces = [pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.Int64))]
     columns = tuple(COLUMNS.values())
     parts = extraction.report.parts
@@ -73,7 +78,9 @@ def _list_captures(extraction: Extraction) -> pl.DataFrame:
 
 
 def _find_roots(nodes: pl.DataFrame) -> pl.DataFrame:
-    """Return `process`, `node` and `root`, the node that each was copied from first."""
+    """Return `process`, `node` and `root`. The root is the node at the start of the chain of
+    copies.
+    """
     step = nodes.select("process", root="node", before="original").filter(pl.col("before") > 0)
     roots = nodes.select("process", "node", root="node")
     for _ in range(_MOST_COPIES):
@@ -85,8 +92,8 @@ def _find_roots(nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
-    """Return captured nodes, with nodes created at the end of a capture moved to their calls, and `node`
-    renamed to `root`. nodes: by process and number.
+    """Return captured nodes with `node` renamed to `root`. Nodes that were created at the end of a
+    capture get the time of their call. nodes: sorted by process and number.
     """
     process, captor, captured = (
         nodes[name].to_numpy().copy() for name in ("process", "captor", "captured")
@@ -117,8 +124,8 @@ def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
 
 
 def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of a thread's last call begun at each time, or -1, and the latest end of the calls
-    begun by then, or -1. calls: by begin.
+    """Return, for each time, the index of the thread's last call that had begun, and the latest end
+    of all calls that had begun; -1 for none. calls: sorted by start.
     """
     own = calls.thread == thread
     place = np.searchsorted(calls.begin[own], times, "right") - 1
@@ -128,8 +135,9 @@ def _find_last(calls: Launches, thread: int, times: np.ndarray) -> tuple[np.ndar
 def _select_calls(
     extraction: Extraction, process: int, pattern: str, first: int = 0, last: int = OPEN
 ) -> Launches:
-    """Return the calls of a process with matching names within a time span (first <= begin <= last), by
-    begin."""
+    """Return the calls of a process with matching names that start within a time span (first <=
+    begin <= last), sorted by start.
+    """
     found = [Launches.make_empty()]
     for segment in extraction.launches:
         if segment.process == process:
@@ -146,8 +154,10 @@ def _select_calls(
 def _choose_captured(
     extraction: Extraction, thread: int, calls: Launches, count: int
 ) -> Launches | None:
-    """Return the captured calls, or None if they cannot be identified: all calls of the process, those
-    without work of their own, or among these those of the thread that ended the capture.
+    """Return the captured calls, `count` in number, or None if they cannot be identified.
+
+    Candidates are all calls of the process, then those without work of their own, then among these
+    the calls of the thread that ended the capture.
     """
     if len(calls) > count:
         calls = calls[~_mask_direct(extraction, thread & PROCESS_MASK, calls.id)]
@@ -157,7 +167,9 @@ def _choose_captured(
 
 
 def _mask_direct(extraction: Extraction, process: int, ids: np.ndarray) -> np.ndarray:
-    """Return a mask of the calls with work of their own, by their correlation ids: they are not captured."""
+    """Return a mask of the calls that launched work directly, by correlation id. These are not
+    captured.
+    """
     low, high = int(ids.min()), int(ids.max())
     known = [np.zeros(0, np.int64)]
     for table in sorted(GPU_TABLES & extraction.report.parts.keys()):

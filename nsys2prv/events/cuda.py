@@ -1,7 +1,9 @@
-"""Read CUDA events: API calls, event records and synchronizations on their host threads; kernels, graphs and
-memory operations on the rows of their streams, with lines from the calls that launched them; memory
-allocations and pools (``--cuda-memory-usage``), and page faults of unified memory; the number of running
-blocks and warps of kernels on each GPU (``-t gpu_blocks``), and of the SMs in use.
+"""Read CUDA events.
+
+On host threads: API calls, event records and synchronizations. On streams: kernels, graphs and
+memory operations, with lines from the launching calls. Also memory allocations and pools
+(``--cuda-memory-usage``), page faults of unified memory, and the number of running blocks, warps
+and busy SMs on each GPU (``-t gpu_blocks``).
 """
 
 from __future__ import annotations
@@ -106,12 +108,14 @@ BLOCKS, WARPS, MULTIPROCESSORS = 69200701, 69200702, 69200703
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the event values of the API calls that wait for the device."""
+    """Return the event values of API calls that wait for the device."""
     return select_labels(labels, SYNCHRONISING)
 
 
 def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
-    """Return local name indices of calls. ids: string ids of their functions (nameId)."""
+    """Return local name indices of calls. ids: string ids of their functions (nameId). unnamed:
+    name for missing ids.
+    """
 
     def make_texts(met: np.ndarray) -> list[str]:
         return [strip_version(symbol) or unnamed for symbol in extraction.read_strings(met)]
@@ -120,7 +124,7 @@ def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> n
 
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield API calls, and set them aside for the index of launching calls."""
+    """Yield API calls, and store them in the index of launching calls."""
     columns = extraction.read(part, (*CALL_COLUMNS, CHAIN, "eventClass"), short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     repeating = columns.where(repeated)
@@ -138,7 +142,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Columns]:
-    """Yield rows near a part of a table that may repeat its calls."""
+    """Yield rows before and after a part that may repeat its calls."""
     if extraction.stores and extraction.database.has(CUDA_STACKS, "id"):
         whole = extraction.database.tables[part.table].whole
         for first in (part.first - NEAR_ROWS, part.last + 1):
@@ -150,7 +154,7 @@ def _read_repeating_nearby(extraction: Extraction, part: Part) -> Iterator[Colum
 
 
 def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
-    """Return the stack ids of calls: from the rows that repeat them, otherwise their own."""
+    """Return the stack id of each call: from rows that repeat the call, otherwise its own."""
     count = sum(one.rows for one in repeating)
     if not count:
         return calls[CHAIN]
@@ -164,9 +168,11 @@ def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Read event records. The table has no begin and end, so the recording call's are used. `timestamp`, in
-    exports since 3.23, is the completion time of the event on the GPU (local ns; 0, or the offset that the
-    export adds to all times, if it was not collected).
+    """Yield event records.
+
+    The table has no start and end, so the times of the recording call are used. `timestamp`, in
+    exports since 3.23, is the completion time of the event on the GPU (local ns). If it was not
+    collected, it is 0, or the offset that the export adds to all times.
     """
     wanted = ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
     columns = extraction.read(part, wanted)
@@ -192,15 +198,17 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def find_synchronization_type(function: str) -> int:
-    """Return the type of the synchronization that a CUDA function makes."""
+    """Return the synchronization type of a CUDA function."""
     fitting = (value for part, value in SYNCHRONIZATIONS.items() if part in function.lower())
     return next(fitting, UNKNOWN_SYNCHRONIZATION)
 
 
 def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Read synchronizations. The type is taken from the calling function, not from syncType: exports 3.13 to
-    3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the same
-    (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
+    """Yield synchronizations.
+
+    The type comes from the calling function, not from syncType: exports 3.13 to 3.24 number the
+    types in three different ways, although ENUM_CUPTI_SYNC_TYPE stays the same
+    (cudaDeviceSynchronize is 1, then 0, then 4). Without a call, the type is unknown.
     """
     wanted = ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     columns = extraction.read(part, wanted)
@@ -218,7 +226,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
 
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield kernels on their streams; NCCL kernels have a layout of their own."""
+    """Yield kernels on their streams. NCCL kernels have a separate layout."""
     wanted = extraction.settings.field_masks.get("cuda_kernel", -1)
     named = ("demangledName", "shortName", "graphNodeId")
     integers = (*OPERATION, *named, *list_columns("cuda_kernel", mask=wanted))
@@ -261,7 +269,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _describe_configurations(*columns: np.ndarray) -> list[str]:
-    """Return the texts of launch configurations, with a question mark for unknown parts."""
+    """Return texts of launch configurations, with "?" for unknown parts."""
     texts = "grid {}x{}x{}, block {}x{}x{}, {} registers, {} + {} bytes of shared memory"
     return [
         texts.format(*("?" if number < 0 else number for number in numbers))
@@ -272,7 +280,7 @@ def _describe_configurations(*columns: np.ndarray) -> list[str]:
 def _classify(
     extraction: Extraction, names: np.ndarray, codes: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the fields that follow from the kernel names: class, Tensor Cores, and layout and
+    """Return the fields that are derived from kernel names: class, Tensor Cores, and layout and
     tile (a name index). codes: index of each kernel's name.
     """
     classes = extraction.classifier.classify(names)
@@ -282,14 +290,16 @@ def _classify(
 
 
 def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the times for which streams are held by a function of the host."""
+    """Yield the times in which a host function blocks a stream."""
     columns = extraction.read(part, list_row_columns(extraction.kind, "graph_host_node"))
     fields = {"held": np.where(columns["graphNodeId"] != NULL, HOST_NODE, HOST_LAUNCH)}
     yield make_rows(extraction, "graph_host_node", columns, fields)
 
 
 def hint_at_node_tracing(source: Database) -> str:
-    """Return a hint for finding the work of graphs traced node by node; "" for others."""
+    """Return a hint that kernels contain the work of graphs traced node by node; "" if there are
+    none.
+    """
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count_rows(
         source.tables[KERNEL_TABLE].whole, "{graphNodeId} > 0"
     ):
@@ -298,7 +308,7 @@ def hint_at_node_tracing(source: Database) -> str:
 
 
 def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield copies and sets of memory on their streams."""
+    """Yield memory copies and memory sets on their streams."""
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
     wanted = (*list_row_columns(extraction.kind, "memory_operation"), *further)
@@ -315,7 +325,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
 def find_copy_operations(
     kind: np.ndarray, source: np.ndarray, destination: np.ndarray
 ) -> np.ndarray:
-    """Return memory_operation values of copies. A device-to-device copy between two devices is a
+    """Return the memory_operation value of each copy. A copy between two different devices is a
     peer-to-peer copy.
     """
     # The first is unknown.
@@ -325,7 +335,9 @@ def find_copy_operations(
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield allocations and releases of memory, and set them aside for the sums of each GPU."""
+    """Yield memory allocations and releases, and store them to add up the memory in use on each
+    GPU.
+    """
     wanted = (*list_row_columns(extraction.kind, "memory_usage"), "address", "bytes")
     columns = extraction.read(part, wanted, ("name",))
     memory = read_fields(extraction, "memory_usage", columns)["memory"]
@@ -369,7 +381,7 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Add facts on the place and time of running blocks or warps; there are no rows."""
+    """Store facts about running blocks or warps: place and time. Yield no rows."""
     columns = extraction.read(part, ("start", "end", "globalPid", "deviceId", "SMId"))
     timed = mask_usable(columns["start"]) & mask_usable(columns["end"])
     columns = extraction.drop_rows(columns, ~timed, Reason.NO_TIME)
@@ -385,7 +397,7 @@ def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
-    """Yield the numbers of blocks, warps and multiprocessors that are busy at a time, for each GPU."""
+    """Yield, for each GPU, the numbers of blocks, warps and SMs that are busy over time."""
     rows = facts[BLOCKS_LAYOUT]
     begin, end = pl.col("time_begin"), pl.col("time_end")
     by = ["object_gpu", "processor"]

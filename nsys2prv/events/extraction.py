@@ -1,5 +1,7 @@
-"""Represent the state of reading one report (:class:`Extraction`), with which event kinds read the export and
-number objects and names; keys of objects, and the physical GPUs of keys.
+"""Keep the state of reading one report (:class:`Extraction`).
+
+Event kinds use it to read the export and to number objects and names. This module also defines the
+keys of objects, and finds their physical GPUs.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ GPU_TABLES = frozenset(
 
 
 class ThreadKey(NamedTuple):
-    """A host thread of the report, by Nsight's globalTid. `lane` > 0: a further row for ranges that
-    overlap others.
+    """A host thread of the report, by Nsight's globalTid. `lane` > 0: an additional row for ranges
+    that overlap others.
     """
 
     #: globalTid.
@@ -71,7 +73,7 @@ class ThreadKey(NamedTuple):
 
 
 class StreamKey(NamedTuple):
-    """A CUDA stream of a process. `lane` > 0: a further row for work that overlaps other work."""
+    """A CUDA stream of a process. `lane` > 0: an additional row for work that overlaps other work."""
 
     #: globalPid.
     pid: int
@@ -84,7 +86,7 @@ class StreamKey(NamedTuple):
 
 
 class QueueKey(NamedTuple):
-    """Work of a process on a GPU that is in no CUDA stream."""
+    """GPU work of a process outside CUDA streams."""
 
     #: globalPid.
     pid: int
@@ -97,7 +99,7 @@ class QueueKey(NamedTuple):
 
 
 class DeviceKey(NamedTuple):
-    """A device outside any process, with its samples."""
+    """A device outside any process, which has samples."""
 
     #: One of DEVICE_KINDS.
     kind: str
@@ -121,7 +123,7 @@ TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
 def find_stream_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """Return the GPU that a stream of the report is on."""
+    """Return the GPU on which a stream runs."""
     number = info.find_gpu(key.pid, key.device)
     if number is None:
         return DeviceKey(GPU, str(key.pid), key.device)
@@ -131,8 +133,8 @@ def find_stream_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
 def identify_gpu(
     infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
 ) -> tuple:
-    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
-    report's machine.
+    """Return a key that identifies a report's GPU among all GPUs of the trace. machines: number of
+    the machine of each report.
     """
     if key.name:
         return (machines[report], report, key.name, key.number)
@@ -141,10 +143,10 @@ def identify_gpu(
 
 
 class Names:
-    """Names of one set, in columns: text, and if given short (the report's short form) and domain (index of
-    an NVTX domain).
+    """Names of one name set, in columns: text and, if given, short (the report's short form) and
+    domain (index of an NVTX domain).
 
-    A name may appear several times; local indices only have to lead to it.
+    A name may appear several times; then several local indices mean the same name.
     """
 
     def __init__(self) -> None:
@@ -154,7 +156,7 @@ class Names:
         self._count = 0
 
     def append(self, columns: Mapping[str, Sequence[str] | pl.Series | np.ndarray]) -> int:
-        """Add names; return the index of the first one."""
+        """Add names and return the index of the first one."""
         for name, values in columns.items():
             self._pieces[name].append(values)
         first = self._count
@@ -169,15 +171,15 @@ class Names:
 
 
 class Numbering(dict):
-    """Numbers keys in the order of their first request."""
+    """Numbers for keys, in the order of their first request."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
-        """Return the numbers of these keys."""
+        """Return the number of each key."""
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
 class ReadingSettings(Struct, frozen=True):
-    """Settings of reading."""
+    """Settings for reading reports."""
 
     #: True if the calls that lines begin at are in the trace.
     lines: bool = True
@@ -201,9 +203,10 @@ _USUAL = ReadingSettings()
 
 
 class Extraction:
-    """State of reading one report, for kinds to read from and to refer to names and objects.
+    """State of reading one report. Event kinds use it to read tables, and to refer to names and
+    objects.
 
-    nccl_calls: the NCCL calls that kinds may look up.
+    nccl_calls: NCCL calls that kinds may look up.
     """
 
     def __init__(
@@ -258,14 +261,14 @@ class Extraction:
         short: bool = False,
         times: tuple[str, ...] = (*TIMES, *ENDS),
     ) -> Columns:
-        """Return columns of a part of a table, with the rows that the kind translates, or that meet `where`;
-        the caller counts the rows.
+        """Return columns of the rows of a part that the kind translates, or that meet `where`. The
+        caller counts the rows.
 
-        A value of the wrong type reads as NULL and is counted. Rows with a time (in one of the columns
-        `times`) far outside the capture, and GPU work outside it, are left out and counted.
+        Values of a wrong type read as NULL and are counted. Rows far outside the capture (by one of
+        the columns `times`), and GPU work outside the capture, are removed and counted.
 
-        Rows with `start` and `end` closer than :attr:`min_duration` are left out and counted, unless `short`
-        is set: then the caller gets all rows, for example to use their other columns before
+        Rows with a duration below :attr:`min_duration` are removed and counted, unless `short` is
+        set. The caller then gets all rows, for example to use other columns before
         :meth:`mask_long_enough`.
         """
         integers = tuple(dict.fromkeys(integers))
@@ -293,19 +296,21 @@ class Extraction:
         return columns if short or len(ranges) < 2 else self.drop_short(columns)
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
-        """Remove the rows in a mask and count them as dropped."""
+        """Return the rows outside the mask `unusable`; the others are counted as dropped."""
         self.account.dropped[reason] += int(unusable.sum())
         return columns.where(~unusable)
 
     def drop_short(self, columns: Columns, begin: str = "start", end: str = "end") -> Columns:
-        """Return the rows that :meth:`mask_long_enough` leaves, with times in these columns."""
+        """Return the rows that :meth:`mask_long_enough` selects. begin, end: names of the time
+        columns.
+        """
         if not self.min_duration:
             return columns
         return columns.where(self.mask_long_enough(columns[begin], columns[end]))
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of the ranges that last :attr:`min_duration` ns or have no end; the others are
-        counted as dropped.
+        """Return a mask of the ranges that last at least :attr:`min_duration` ns or have no end.
+        The others are counted as dropped.
         """
         if not self.min_duration:
             return np.ones(len(begin), bool)
@@ -319,7 +324,7 @@ class Extraction:
         return ~short
 
     def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
-        """Remove rows or samples far outside the capture, and count them."""
+        """Remove and count rows or samples far outside the capture."""
         capture, mask_far = self.report.capture, self.report.capture.mask_far
         if isinstance(rows, Counters):
             if capture.holds(rows.time):
@@ -336,25 +341,27 @@ class Extraction:
         return rows.where(~far)
 
     def find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the result of `find`, computed once per kind under this name."""
+        """Return the result of `find`, which is computed once per kind and name."""
         if name not in self._found:
             self._found[name] = find()
         return self._found[name]
 
     @cached_property
     def classifier(self) -> Classifier:
-        """Finds the class of a kernel by its name."""
+        """The classifier of kernels by name."""
         rules = self.settings.kernel_rules
         return get_classifier(load_class_rules() if rules is None else rules)
 
     @cached_property
     def nvtx_rules(self) -> tuple[NvtxRule, ...]:
-        """Return the rules of NVTX names."""
+        """The rules for NVTX names."""
         rules = self.settings.nvtx_rules
         return load_nvtx_rules() if rules is None else rules
 
     def read_strings(self, ids: np.ndarray) -> list[str]:
-        """Return the texts with these ids of StringIds; a missing id reads as `string <id>`."""
+        """Return the texts with these ids of StringIds. An id without a text reads as `string
+        <id>`.
+        """
         numbers = ids.tolist()
         if new := [number for number in numbers if number not in self._strings]:
             known = self.database.read_strings(new)
@@ -366,36 +373,42 @@ class Extraction:
     def number_objects(
         self, make_key: Callable[..., ObjectKey], *columns: np.ndarray
     ) -> np.ndarray:
-        """Return objects for rows by key, made from the values of columns, with 0 for NULL."""
+        """Return the object of each row. make_key: makes a key from the values of the columns, with
+        0 for NULL.
+        """
         distinct, codes = factorize_together(*columns)
         keys = map(make_key, *(zero_nulls(column).tolist() for column in distinct))
         return self.objects.number(keys)[codes]
 
     def intern_threads(self, tids: np.ndarray) -> np.ndarray:
-        """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
+        """Return the object of each row's host thread. tids: globalTid; NULL means the main thread
+        of process 0.
+        """
         return self.number_objects(ThreadKey, tids)
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of each process's main thread (its thread id is the process id)."""
+        """Return the globalTid of the main thread of each process. Its thread ID is the process ID."""
         return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
 
     def find_launches(self, columns: Columns) -> Launches:
-        """Return the calls that launched the work of rows with globalPid and correlationId."""
+        """Return the calls that launched the work in these rows, which have globalPid and
+        correlationId.
+        """
         return find_launches(self.launches, columns["globalPid"], columns["correlationId"])
 
     def find_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of the host thread of each call; for rows without a call the main thread of
-        their process (globalPid).
+        """Return the globalTid of each call's host thread. Rows without a call get the main thread
+        of their process (globalPid).
         """
         return np.where(launches.hit, launches.thread, self.find_main_threads(pids))
 
     def intern_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return objects of CUDA streams by STREAM_COLUMNS."""
+        """Return the object of each row's CUDA stream, from STREAM_COLUMNS."""
         return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
 
     def number_gpus(self, columns: Columns) -> np.ndarray:
-        """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is used as the
-        GPU's number if the report does not contain it.
+        """Return the object of each row's physical GPU, from globalPid and CUDA ordinal (deviceId).
+        If the report does not contain the GPU's number, the ordinal is used.
         """
 
         def make_key(pid: int, ordinal: int) -> DeviceKey:
@@ -404,8 +417,8 @@ class Extraction:
         return self.number_objects(make_key, columns["globalPid"], columns["deviceId"])
 
     def number_queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
-        """Return objects of the queues of this word by globalPid or globalTid and number of the
-        GPU.
+        """Return the object of each row's work queue on a GPU. ids: globalPid or globalTid. queue:
+        name of the queue. gpus: numbers of the GPUs.
         """
         keys = find_processes(ids), blank_negative(gpus)
         return self.number_objects(lambda pid, gpu: QueueKey(pid, queue, gpu), *keys)
@@ -415,14 +428,14 @@ class Extraction:
         return self.objects.setdefault(key, len(self.objects))
 
     def add_fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
-        """Keep facts: columns of equal length, for the relations between reports, or for `derive` of a
-        `Derived` kind.
+        """Store a fact: columns of equal length, for relations between reports, or for `derive` of
+        a `Derived` kind.
 
-        Columns listed in TIME (NULL and OPEN allowed, times that do not fit a trace become NULL), OBJECT,
-        NAME and DOMAIN contain local times, objects, names and domains; `process` contains the globalPid.
-        Relations get trace times and rows for the first two, but names and domains unchanged: these are valid
-        only within one reading task. `derive` gets times unchanged, and the others as common numbers of the
-        report.
+        Columns listed in TIME contain local times (NULL and OPEN allowed; times that do not fit a
+        trace become NULL). Columns in OBJECT, NAME and DOMAIN contain objects, names and domains;
+        `process` contains the globalPid. Relations get trace times and rows instead of local times
+        and objects. They get names and domains unchanged, which are valid only within one reading
+        task. `derive` gets times unchanged, and the others as common numbers of the report.
         """
         self._facts.setdefault(name, []).append(
             {
@@ -432,7 +445,7 @@ class Extraction:
         )
 
     def save_facts(self, frames: FrameWriter) -> dict[str, StoredFrame]:
-        """Store the facts, one frame a name."""
+        """Store all facts and return name -> stored frame."""
         return {
             name: frames.append_frame(join_facts(pieces)) for name, pieces in self._facts.items()
         }
@@ -440,8 +453,8 @@ class Extraction:
     def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
-        """Return local name indices of rows with the names at `codes` of the columns `text` (and `short`,
-        `domain`).
+        """Return the local name index of each row. codes: index of its name in the columns `text`
+        (and `short`, `domain`).
         """
         left = LEAST_NAMES + NAMES_PER_BYTE * self.database.size - self._name_bytes
         texts = {name: columns[name] for name in ("text", "short") if name in columns}
@@ -459,9 +472,10 @@ class Extraction:
         named: np.ndarray | None = None,
         domain: int | None = None,
     ) -> np.ndarray:
-        """Return local name indices of rows, ABSENT for rows outside the mask `named`, if given. `make_texts`
-        makes their names from the distinct values of the columns. domain: index of the column with the names'
-        NVTX domain, if any.
+        """Return the local name index of each row, ABSENT for rows outside the mask `named`.
+
+        make_texts: makes names from the distinct values of the columns. domain: index of the column
+        with the NVTX domain of the names, if any.
         """
         rows = slice(None) if named is None or named.all() else np.flatnonzero(named)
         result = np.full(len(columns[0]), ABSENT)
@@ -474,7 +488,7 @@ class Extraction:
 
 
 def join_facts(pieces: Sequence[Mapping[str, np.ndarray | pl.Series]]) -> Mapping[str, Any]:
-    """Concatenate the rows of all pieces as columns; missing values are null."""
+    """Concatenate the rows of all pieces. Values of missing columns are null."""
     first = pieces[0]
     if all(piece.keys() == first.keys() for piece in pieces):
         return {name: join_pieces([piece[name] for piece in pieces]) for name in first}

@@ -1,17 +1,18 @@
-"""Read host-thread events other than CUDA, MPI, NCCL and NVTX: calls, thread scheduling and CPU samples of
-the OS (of profiled processes only), file accesses, contexts that share GPUs (``--gpuctxsw``), Nsight Systems'
-messages, OpenMP events, OpenACC constructs and UCX operations.
+"""Read host events other than CUDA, MPI, NCCL and NVTX.
 
-OpenMP events are as reported to Nsight Systems by its tools interface (OMPT). Tables and columns: NVIDIA's
-"SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are those of OMPT.
-A capture that stops early leaves ranges without an end, or with one on another clock; they end with their
-parallel region.
+These are OS runtime calls, thread scheduling and CPU samples (of profiled processes), file
+accesses, contexts that share GPUs (``--gpuctxsw``), messages of Nsight Systems, OpenMP events,
+OpenACC constructs, and UCX operations.
 
-Types, labels and values of OpenACC are those of BSC's nsys2prv 0.6: a construct's value is Nsight's event
-kind plus one, and its source location is `name@file:line`.
+OpenMP events come from the OMPT interface. Tables and columns: NVIDIA's "SQLite Schema Reference",
+OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, equal to OMPT's. If a capture stops
+early, ranges have no end, or an end on another clock. They then end with their parallel region.
 
-UCX operations last from submission to completion, many at a time on one thread. Messages among them are kept
-as facts for the lines between processes.
+Types, labels and values of OpenACC are the same as in BSC's nsys2prv 0.6. The value of a construct
+is Nsight's event kind plus one, and its source location is `name@file:line`.
+
+UCX operations last from submission to completion, many at a time on one thread. Messages among them
+are stored as facts, for the lines between processes.
 """
 
 from __future__ import annotations
@@ -95,17 +96,17 @@ IS_SEND, IS_RECEIVE = r"^ucp_(tag|stream)_send", r"^ucp_(tag|stream)_(msg_)?recv
 
 
 def select_pthread_calls(info: ReportInfo) -> str:
-    """Return the condition for pthread calls."""
+    """Return the SQL condition for pthread calls."""
     return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
 
 
 def select_other_calls(info: ReportInfo) -> str:
-    """Return the condition for OS runtime calls, including those without a name."""
+    """Return the SQL condition for OS runtime calls, including calls without a name."""
     return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
 
 
 def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield OS runtime calls, or only pthread calls, by layout."""
+    """Yield OS runtime calls, or only pthread calls, depending on the kind's layout."""
     columns = extraction.read(part, extraction.kind.columns)
     if (np.diff(columns["start"]) <= 0).any():
         # A call within a call may begin and end with it; the one stored later counts as the inner
@@ -118,7 +119,9 @@ def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
-    """Return the rows on threads of profiled processes, or all rows if the report does not identify these."""
+    """Return the rows on threads of profiled processes. If the report does not identify these,
+    return all rows.
+    """
     own = extraction.find_once("profiled", lambda: list_profiled_processes(extraction.database))
     pids, codes = factorize(find_processes(columns["globalTid"]))
     wanted = np.array([not own or pid in own for pid in pids.tolist()], bool)
@@ -141,8 +144,9 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
 
 
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the thread states. Each begins at a row of the scheduler; there are none after the thread's
-    end."""
+    """Yield the states of threads. Each state begins at a row of the scheduler; after the end of a
+    thread there are none.
+    """
     wanted = ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     lacking = columns["isSchedIn"] == NULL
@@ -167,15 +171,16 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _records_reasons(extraction: Extraction) -> bool:
-    """True if the report's system records why threads leave the CPU. It does so for all threads or for
-    none."""
+    """Return True if the report contains the reasons why threads leave the CPU. It does so for all
+    threads or for none.
+    """
     first_rows = next(extraction.report.parts[SCHED_TABLE].split(LOOKED_AT))
     looked_at = extraction.database.read(first_rows, ("threadBlock",))
     return bool((looked_at["threadBlock"] != NULL).any())
 
 
 def check_callstack(frames: int) -> int:
-    """Return a valid number of frames. Raise UsageError for an invalid one."""
+    """Return a number of stack frames if it is valid. Raise UsageError otherwise."""
     if not 1 <= frames <= MOST_FRAMES:
         raise UsageError(
             f"--callstack {frames}: a sample has from 1 to {MOST_FRAMES} frames in a trace"
@@ -184,7 +189,7 @@ def check_callstack(frames: int) -> int:
 
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield CPU samples, each with its function, and with its callers on request."""
+    """Yield CPU samples with their function and, on request, with their callers."""
     wanted = ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))
     columns = keep_profiled(extraction, extraction.read(part, wanted))
     depth = extraction.settings.callstack
@@ -218,8 +223,8 @@ def _name_functions(
     module: np.ndarray,
     named: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return local names of functions, or of their modules if the function has no name; ABSENT for rows
-    outside the mask `named`.
+    """Return the local name index of each function, or of its module if it has no name. Rows
+    outside the mask `named` get ABSENT.
     """
 
     def make_texts(*met: np.ndarray) -> list[str]:
@@ -237,7 +242,7 @@ def _make_label(symbol: int, name: str, module: str) -> str:
 
 
 def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
-    """Return local names of modules, ABSENT if a sample has none."""
+    """Return the local name index of each module, ABSENT without a module."""
 
     def make_texts(ids: np.ndarray) -> list[str]:
         return list(map(take_file_name, extraction.read_strings(ids)))
@@ -246,7 +251,7 @@ def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
 
 
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the accesses to files, on the threads that make them."""
+    """Yield file accesses on the threads that make them."""
     wanted = ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access"))
     columns = extraction.drop_short(extraction.read(part, wanted), "startedAt", "endedAt")
     if not columns.rows:
@@ -263,7 +268,7 @@ def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, tuple[int, str]]:
-    """Return file access id -> process id and path, of ids from `first` to `last`."""
+    """Return file access id -> (process ID, path) for ids from `first` to `last`."""
     where = f"{{fileAccessId}} BETWEEN {first} AND {last}"
     rows = extraction.database.read_small_table(
         ACCESSED_FILES, "fileAccessId", "processId", "filePath", where=where
@@ -275,7 +280,7 @@ def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, 
 
 
 def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) -> np.ndarray:
-    """Return objects of threads by the ids that the operating system gave processes and threads."""
+    """Return the object of each thread. pids, tids: operating system IDs."""
     distinct, codes = factorize(pids)
     process_of_pid = {pid_of(pid): pid for pid in extraction.report.processes}
     host = next(iter(extraction.report.processes), 0) & _HOST_BITS
@@ -287,7 +292,9 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
 
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the times that contexts are on a GPU, from each switch in to the next switch out."""
+    """Yield the times in which a context is active on a GPU, from a switch in to the next switch
+    out.
+    """
     if not extraction.database.has(part.table, "tag", "timestamp", *CONTEXT_KEY):
         rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
@@ -331,7 +338,7 @@ def _name_owner(extraction: Extraction, pid: int) -> str:
 
 
 def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
-    """Return the time when each context leaves the GPU (local ns), OPEN if it stays."""
+    """Return the time (local ns) at which each context leaves the GPU; OPEN if it stays."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     moments = _read_moments(extraction, table, low, high)
     switches_in = pl.DataFrame({name: zero_nulls(begins[name]) for name in CONTEXT_KEY})
@@ -349,7 +356,7 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
 def _read_switches(
     extraction: Extraction, table: str, tags: tuple[int, ...]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the switches with these tags, some rows at a time."""
+    """Yield the context switches with these tags, some rows at a time."""
     for piece in extraction.database.read_pieces(table, tuple(SWITCHES)):
         switches = pl.DataFrame({name: piece[name] for name in SWITCHES}, schema=SWITCHES)
         known = switches.filter(pl.col("tag").is_in(tags), pl.col("timestamp") != NULL)
@@ -357,9 +364,11 @@ def _read_switches(
 
 
 def _read_moments(extraction: Extraction, table: str, low: int, high: int) -> pl.DataFrame:
-    """Return the times when contexts leave a GPU, ascending: SAVE_END, the next RESTORE_START, or
-    ENGINE_RESET. After the last begin, `high`, one time per context suffices, which limits memory to the
-    part's rows.
+    """Return the sorted times at which contexts leave a GPU: SAVE_END, the next RESTORE_START, or
+    ENGINE_RESET.
+
+    After the last start, `high`, one time per context is sufficient. This limits memory to the rows
+    of the part.
     """
     within, later = [], pl.DataFrame(schema=SWITCHES)
     for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START, ENGINE_RESET)):
@@ -370,7 +379,9 @@ def _read_moments(extraction: Extraction, table: str, low: int, high: int) -> pl
 
 
 def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
-    """Return, for each requested row, the first moment of the same key from `after` on, or OPEN."""
+    """Return, for each requested row, the first time of the same key at or after `after`; OPEN if
+    there is none.
+    """
     next_moments = (
         rows.with_row_index("row")
         .sort("after")
@@ -386,7 +397,7 @@ def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -
 
 
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:
-    """Count as dropped the contexts that begin with a switch out in the table."""
+    """Count as dropped the contexts that were active before their first switch in the table."""
     firsts = pl.DataFrame(schema=SWITCHES)
     for switches in _read_switches(extraction, table, (SAVE_END, RESTORE_START)):
         firsts = pl.concat([firsts, switches]).sort("timestamp", maintain_order=True)
@@ -425,7 +436,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of a table by layout; points have only their begin."""
+    """Yield the rows of an OpenMP table by layout. Points in time have only a start."""
     kind = extraction.kind.name
     layouts = load_catalogue().kinds[kind]["tables"][part.table]
     wanted = list_row_columns(extraction.kind, *layouts)
@@ -447,8 +458,8 @@ def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
-    """Return the ends of ranges; without an end, or with one on another clock, the end of the parallel
-    region, or NULL.
+    """Return the ends of ranges. If a range has no end, or one on another clock, return the end of
+    its parallel region, or NULL.
     """
     begin, end = columns["start"], columns["end"]
     longest = max(extraction.report.duration_ns or 0, 0) or LONGEST_RANGE
@@ -471,8 +482,8 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
 def _find_region_ends(
     extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int
 ) -> np.ndarray:
-    """Return the end of each (process of a globalTid, parallelId), NULL if the report has no
-    plausible one.
+    """Return the end of each parallel region; NULL if the report has no plausible one. thread:
+    globalTid, for its process. region: parallelId.
     """
     part = extraction.report.parts.get(REGIONS)
     if part is None:
@@ -491,7 +502,7 @@ def _find_region_ends(
 
 
 def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield OpenACC constructs, with their place in the code."""
+    """Yield OpenACC constructs with their source locations."""
     (layout,) = load_catalogue().kinds["openacc"]["tables"][part.table]
     wanted = list_row_columns(extraction.kind, layout)
     columns = extraction.read(part, (*wanted, "nameId", "srcFile", "cuDeviceId"))
@@ -508,8 +519,8 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield operations in progress, and keep messages with a known peer and tag as facts. The worker of an
-    operation is unknown if its process has several workers.
+    """Yield UCX operations in progress, and store messages with a known peer and tag as facts. If a
+    process has several UCX workers, the worker of an operation is unknown.
     """
     columns = extraction.read(part, list_row_columns(extraction.kind, TRANSFERS))
     workers = extraction.find_once("workers", lambda: _find_workers(extraction))
@@ -540,7 +551,7 @@ def extract_transfers(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def _find_workers(extraction: Extraction) -> dict[int, int]:
-    """Return the worker of each process (globalPid) that has one alone."""
+    """Return process (globalPid) -> UCX worker, for processes with exactly one."""
     workers: dict[int, set[int]] = {}
     rows = extraction.database.read_small_table(
         "UCP_WORKERS", "globalTid", "workerUid", types=(int, int)

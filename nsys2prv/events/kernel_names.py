@@ -1,14 +1,14 @@
 """Make readable labels of CUDA kernels by parsing demangled C++ names into small trees.
 
-A demangled kernel name contains too much (policies, iterators, parameter lists, casts) and its short
-name too little: half of PyTorch is called ``vectorized_elementwise_kernel``. A label keeps the
-kernel's own name and the template arguments that distinguish kernels::
+A demangled kernel name contains too much (policies, iterators, parameter lists, casts), and its
+short name too little: half of PyTorch's kernels are called ``vectorized_elementwise_kernel``. A
+label consists of the kernel's own name and the template arguments that distinguish kernels::
 
     void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>,
         std::array<char *, (unsigned long)3>>(int, T2, T3)
     vectorized_elementwise_kernel<CUDAFunctor_add<float>>
 
-``#2`` marks the second lambda of a function, ``(float)`` after it the types of its arguments.
+``#2`` marks the second lambda of a function; ``(float)`` after it lists the types of its arguments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
 
 class NamePart(Struct):
-    """One step of a qualified name: `text<args>(params)`, or a lambda with its ordinal."""
+    """A step of a qualified name: `text<args>(params)`, or a lambda with its number."""
 
     #: The name.
     text: str
@@ -53,7 +53,7 @@ class NamePart(Struct):
 
 
 class Expr(Struct):
-    """A type, function or value: the steps of its name and its pointer stars."""
+    """A type, function or value: the steps of its name, and its pointer stars."""
 
     #: The steps of its name.
     path: list[NamePart]
@@ -74,15 +74,16 @@ _CLOSES = {")": "(", "]": "[", "}": "{", ">": "<l"}
 
 
 def parse_name(name: str, parameters: bool = False) -> Expr:
-    """Parse a demangled name in one pass. Nothing is an error: odd text gives an odd tree.
+    """Parse a demangled name in one pass. Unusual text never raises an error; it gives an unusual
+    tree.
 
-    The kernel's own parameter list is skipped unless ``parameters`` is set.
+    parameters: also parse the parameter list of the kernel itself.
     """
     return _NameReader().read(name, parameters)
 
 
 class _NameReader:
-    """Reads one name token by token."""
+    """Parser of one name, token by token."""
 
     def __init__(self) -> None:
         #: For each open bracket: it, and path, stars and arguments around it.
@@ -168,7 +169,9 @@ class _NameReader:
         self._group, self._seen = None, True
 
     def _find_opener(self, word: str, position: int) -> str:
-        """Return an opening bracket, "l" for that of `f()::<lambda(int)>`, "" for a comparison."""
+        """Return the kind of an opening bracket: the bracket itself, "l" in `f()::<lambda(int)>`,
+        "" for a comparison.
+        """
         if word != "<":
             return word
         path, follows = self._path, self._before in (_NAME, _OPERATOR) and position == self._end
@@ -187,8 +190,8 @@ class _NameReader:
             self._args.append(Expr(self._path, self._stars))
 
     def _close_all(self, word: str) -> None:
-        """Close the bracket that this character closes, and with parentheses all brackets open
-        within.
+        """Close the bracket that this character closes. A parenthesis also closes all brackets that
+        are open within it.
         """
         openers = _CLOSES[word]
         if word == ">":
@@ -238,8 +241,8 @@ _VALUES = {"true": "1", "false": "0", "void": ""}
 
 
 def _format_argument(expr: Expr, depth: int) -> str:
-    """Return the readable form of an argument, its own arguments shown ``depth`` levels deep; ""
-    for noise.
+    """Return a readable form of an argument; "" for arguments that carry no information. depth:
+    levels of inner arguments to show.
     """
     path = expr.path
     if len(path) > 1 or (path and path[0].ordinal):
@@ -287,7 +290,9 @@ def _format_path(path: list[NamePart], depth: int) -> str:
 def _format_library_template(
     library: str, template: str, name: str, args: list[Expr], depth: int
 ) -> str:
-    """Format a library template with known meanings of its arguments."""
+    """Return a template of a known library in readable form, based on the known meanings of its
+    arguments.
+    """
     if library in _LAUNCHERS:
         args = [arg for arg in args if _has_lambda(arg)][:1] or args
     elif library == "Eigen" and template.startswith("Tensor"):
@@ -310,7 +315,7 @@ def _format_library_template(
 
 
 def _format_eigen(template: str, args: list[Expr], depth: int) -> str:
-    """Return an Eigen expression as the formula it is:
+    """Return an Eigen expression as a formula:
     ``sum(Tensor<float,1>,Broadcasting(Tensor<float,1>))``.
     """
     texts = [_format_argument(arg, depth - 1) for arg in args]
@@ -333,7 +338,7 @@ def _find_eigen_operation(expr: Expr) -> str:
 
 
 def _format_lambda(function: list[NamePart], lambdas: list[NamePart], depth: int) -> str:
-    """Return a lambda, named after the function that contains it."""
+    """Return the name of a lambda, which includes the function that contains it."""
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"
     if torch and (
@@ -365,8 +370,8 @@ def _format_lambda(function: list[NamePart], lambdas: list[NamePart], depth: int
 
 
 def _format_nvcc_lambda(args: list[Expr], depth: int) -> str:
-    """Read ``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``, and its
-    relatives.
+    """Return the lambda in ``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``
+    and similar templates.
     """
     for arg in args:
         tag = arg.path[-1] if arg.path else None
@@ -391,7 +396,9 @@ def _append_arguments(name: str, texts: list[str]) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return one line of printable characters, not in brackets as Paraver's own labels are."""
+    """Return one line of printable characters. Labels in brackets are changed, because Paraver's
+    own labels look like this.
+    """
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in text)
     text = " ".join(text.split())
@@ -414,7 +421,7 @@ def _normalize(name: str) -> str:
 
 
 def make_kernel_label(demangled: str, short: str) -> str:
-    """Return a label for a kernel: at most 120 characters, never empty, of one line."""
+    """Return the label of a kernel: one line of at most 120 characters, never empty."""
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
         return _shorten(name, _LABEL_LENGTH)
@@ -435,11 +442,11 @@ def make_kernel_label(demangled: str, short: str) -> str:
 
 
 def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
-    """Make labels unique: ``labels[i]`` belongs to the kernel with the full name ``full[i]``.
+    """Return unique labels. full[i] is the full name of the kernel with labels[i].
 
-    Kernels that share a label get the template arguments or parameters in which they differ, or otherwise a
-    number by their place among the sorted full names. The outcome depends only on the pairs, not on their
-    order; only a repeated pair keeps one label.
+    Kernels with equal labels get the template arguments or parameters in which they differ,
+    otherwise a number by their order among the sorted full names. The result depends only on the
+    pairs, not on their order. Equal pairs keep equal labels.
     """
     kernels: defaultdict[str, set[str]] = defaultdict(set)
     for label, name in zip(labels, full, strict=True):
@@ -463,9 +470,10 @@ def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
 
 
 def abbreviate_labels(labels: Sequence[str]) -> list[str]:
-    """Shorten labels to 42 characters and keep them distinct. Longer labels become the name without template
-    arguments if it is unique; otherwise their beginning and end; if these are equal, the beginning and the
-    text from the first difference; otherwise a number.
+    """Shorten labels to 42 characters so that they remain distinct.
+
+    A longer label becomes the first of these that is unique: the name without template arguments;
+    its start and end; its start and the text from the first difference; its start and a number.
     """
     short, taken = {label: label for label in labels if len(label) <= _SHORT_LENGTH}, {*labels}
     of_name = Counter(label.partition("<")[0] for label in taken)
@@ -496,7 +504,7 @@ def abbreviate_labels(labels: Sequence[str]) -> list[str]:
 
 
 def _find_differences(names: list[str]) -> list[str]:
-    """Return the distinctive part of each name, in as few words as distinguish most of them."""
+    """Return the distinctive part of each name, with as few words as distinguish most names."""
     chosen, distinct = [""] * len(names), 1
     trees = [parse_name(_normalize(name), parameters=True) for name in names]
     for column in _find_differing_places(trees):
@@ -514,7 +522,9 @@ def _find_differences(names: list[str]) -> list[str]:
 
 
 def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
-    """Yield the places at which some of the names differ, outermost first, with the text of each."""
+    """Yield the positions at which some names differ, outermost first: the text of each name at
+    this position.
+    """
     if all(expr == exprs[0] for expr in exprs):
         return
     last = {(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs}
@@ -544,7 +554,7 @@ def _find_differing_places(exprs: Sequence[Expr]) -> Iterator[list[str]]:
 
 
 def _format_plainly(expr: Expr, depth: int) -> str:
-    """Format the argument unchanged, except for namespaces, casts and inner arguments."""
+    """Return an argument without namespaces, casts and inner arguments, but otherwise unchanged."""
     if not expr.path:
         return "*" * expr.stars
     last = expr.path[-1]

@@ -1,5 +1,8 @@
-"""Declare event kinds (:class:`EventKind`); the normal form that they return; the account of their rows; the
-reasons why rows and records are lost, changed, or counted separately, and why tables are not read.
+"""Declare event kinds (:class:`EventKind`), the normal form of their events, and the account of
+their rows.
+
+Also declares the reasons why rows and records are dropped, changed or counted separately, and why
+tables are not read.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ ALL = "all"
 
 
 class Derived(Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind with events that follow from facts of several tables of a report."""
+    """A kind with events that are computed from facts of several tables of a report."""
 
     #: Facts that it sets aside while reading.
     collects: tuple[str, ...]
@@ -144,30 +147,30 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     derived: Derived | None = None
 
     def is_called(self, name: str) -> bool:
-        """True if a command-line name selects this kind, by itself or as part of a group."""
+        """Return True if a name given with `-t` selects this kind, by its own name or a group."""
         return name in (ALL, self.name, *self.groups)
 
     def make_condition(self, info: ReportInfo) -> str:
-        """Return the SQL condition for the rows of its tables that it translates in a report, as in `where`;
-        "" for all.
+        """Return the SQL condition for the rows of its tables that this kind translates, as in
+        `where`; "" for all rows.
         """
         return find_function(self.where_in_report)(info) if self.where_in_report else self.where
 
     def extract(self, extraction: Extraction, part: Part) -> Iterator[Rows | Counters]:
-        """Translate a part of a table into the normal form."""
+        """Convert a part of a table to the normal form."""
         extraction.kind = self
         return find_function(self.read)(extraction, part)
 
 
 @cache
 def find_function(name: str, package: str = __package__) -> Callable[..., Any]:
-    """Return a function of a package by `module.function`."""
+    """Return a function by its name in a package, `module.function`."""
     module, _, function = name.rpartition(".")
     return getattr(import_module(f"{package}.{module}"), function)
 
 
 def declare_kind(name: str) -> EventKind:
-    """Return the kind that the catalogue declares under this name."""
+    """Return the kind with this name in the catalogue."""
     catalogue = load_catalogue()
     with name_entry(catalogue.files.get(("kinds", name), ""), "kinds", name):
         spec = {"row": "host thread", "layouts": [name], "name": name, **catalogue.kinds[name]}
@@ -178,7 +181,7 @@ def declare_kind(name: str) -> EventKind:
 
 
 class Rows(Struct):
-    """Normal form of events of one layout. All arrays have one element per row."""
+    """Events of one layout in normal form. All arrays have one element per row."""
 
     #: Name of the layout in the catalogue.
     layout: str
@@ -207,11 +210,11 @@ class Rows(Struct):
     selection: np.ndarray | None = None
 
     def get_chosen(self, column: np.ndarray) -> np.ndarray:
-        """Return the values of a column in the selected rows."""
+        """Return the values of a column for the selected rows."""
         return column if self.selection is None else column[self.selection]
 
     def where(self, keep: np.ndarray) -> Rows:
-        """Return the selected rows for which `keep` is true, with all lines."""
+        """Return the selected rows where the mask `keep` is True, with all lines."""
         if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep) if self.selection is None else self.selection
@@ -244,10 +247,10 @@ class CommunicationLines(Struct):
 
 
 class Counters(Struct):
-    """Normal form of numbers sampled over time on one object.
+    """Numbers sampled over time on one object, in normal form.
 
-    A value is valid until the object's next record with that number. Records of equal time and object, from
-    any part of the export, are joined when the trace is written.
+    A value is valid until the object's next record with the same number. Records with equal time
+    and object, from any part of the export, are merged when the trace is written.
     """
 
     #: Name of the layout in the catalogue.
@@ -263,7 +266,7 @@ class Counters(Struct):
 
 
 class Account(Struct):
-    """Account of the rows of one kind of event: rows + synthesized = records + dropped + skipped."""
+    """Account of the rows of one event kind: rows + synthesized = records + dropped + skipped."""
 
     #: Rows read.
     rows: int = 0
@@ -280,7 +283,7 @@ class Account(Struct):
 
     @property
     def missing(self) -> int:
-        """Rows that nothing accounts for: 0."""
+        """Number of rows that are not accounted for; must be 0."""
         accounted = self.records + self.dropped.total() + self.skipped.total()
         return self.rows + self.synthesized.total() - accounted
 
@@ -299,17 +302,17 @@ _TEXTS: dict[str, dict[str, str]] = load_shipped_file(__package__, "reasons.yaml
 
 
 class Reason(str):
-    """A reason for which rows are lost, changed, or counted apart: its key in ``reasons.yaml``. The
-    class has each by its key in capital letters.
+    """A reason why rows are dropped, changed or counted separately: a key in ``reasons.yaml``. The
+    class has an attribute per key, in capital letters.
 
-    The key is short and stays the same from version to version: scripts find it in
-    ``out.nsys2prv.json``. The text is for display. Some keys have a detail behind them:
-    ``too-short: 5 us``.
+    Keys are short and do not change between versions, because scripts find them in
+    ``out.nsys2prv.json``. Texts are for display. Some keys are followed by a detail: ``too-short: 5
+    us``.
 
-    >>> Reason.TOO_SHORT.with_detail("5 us")
-    'too-short: 5 us'
-    >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
-    ('shorter than 5 us', False)
+        >>> Reason.TOO_SHORT.with_detail("5 us")
+        'too-short: 5 us'
+        >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
+        ('shorter than 5 us', False)
     """
 
     def with_detail(self, detail: str) -> str:
@@ -327,22 +330,22 @@ for _key in chain(*_TEXTS.values()):
 
 
 def describe_reason(key: str) -> str:
-    """Return the text of a reason, by its key with or without a detail. Raise KeyError
-    for no key.
+    """Return the text of a reason. key: with or without a detail. Raise KeyError for an unknown
+    key.
     """
     reason, _, detail = key.partition(SEPARATOR)
     return Reason(reason).text.replace("{}", detail)
 
 
 def is_routine(key: str) -> bool:
-    """True if rows dropped or changed for this reason need no attention: it occurs in every capture, or has a
-    warning of its own.
+    """Return True if rows dropped or changed for this reason need no attention: the reason occurs
+    in every capture, or has a separate warning.
     """
     return key.partition(SEPARATOR)[0] in _TEXTS["routine"]
 
 
 class UnreadTable(NamedTuple):
-    """Why a table that no kind of event reads is not translated."""
+    """Reason why a table that no event kind reads is not translated."""
 
     #: What it has: `no_events`; of events, `not_used` or `unknown_table`.
     has: str
@@ -358,15 +361,15 @@ UNKNOWN_TABLE = UnreadTable("unknown_table", "unknown to this version")
 
 @cache
 def _load_unread_tables() -> dict[UnreadTable, list[str]]:
-    """Return reason -> names of tables, or prefixes of names followed by a star."""
+    """Return reason -> names of tables. A name may be a prefix followed by a star."""
     declared = load_shipped_file(__package__, "tables.yaml").items()
     return {UnreadTable(has, why): names for has, of in declared for why, names in of.items()}
 
 
 @cache
 def explain_unread_table(table: str) -> UnreadTable:
-    """Return why a table that no kind of event reads is not translated: as the longest name or
-    beginning of one that fits says.
+    """Return the reason why a table that no event kind reads is not translated, from the longest
+    matching name or prefix.
     """
     fitting = {
         len(name.rstrip("*")): reason
@@ -378,8 +381,8 @@ def explain_unread_table(table: str) -> UnreadTable:
 
 
 def rank_reason(reason: UnreadTable) -> int:
-    """Return the rank of a reason: unknown tables first, then the entries of ``tables.yaml`` from the end,
-    which has the ones with events.
+    """Return a sort key for reasons: unknown tables first, then the entries of ``tables.yaml`` in
+    reverse order, so that tables with events come first.
     """
     reasons = list(_load_unread_tables())
     return -reasons.index(reason) if reason in reasons else -len(reasons)

@@ -1,4 +1,4 @@
-"""The index of the calls that launch work: API calls of a report by process and correlation id."""
+"""Index the calls that launch work: API calls of a report by process and correlation id."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from nsys2prv.export.source import NULL
 
 
 class Launches(Table, frozen=True):
-    """API calls; times in local ns. In answers of an index, missing calls have NULL in all fields except
-    `id`.
+    """API calls with times in local ns. In the result of a lookup, missing calls have NULL in all
+    fields except `id`.
     """
 
     #: Correlation id.
@@ -42,12 +42,12 @@ class Launches(Table, frozen=True):
 
     @property
     def hit(self) -> np.ndarray:
-        """Mask of the rows for which an index has found a call."""
+        """Mask of the rows for which a call was found."""
         return self.begin != NULL
 
 
 class Segment(Struct, frozen=True):
-    """Calls of one process in a stored piece, ascending by correlation id from `low` to `high`."""
+    """Stored calls of one process, sorted by correlation id from `low` to `high`."""
 
     #: globalPid.
     process: int
@@ -64,21 +64,23 @@ class Segment(Struct, frozen=True):
     calls: StoredFrame
 
     def read(self) -> Launches:
-        """Return the calls."""
+        """Return the stored calls."""
         return _read_launches(self.calls)[self.first : self.last]
 
 
 @lru_cache(maxsize=2)
 def _read_launches(stored: StoredFrame) -> Launches:
-    """Return the calls of a stored piece. Processes are requested one after the other."""
+    """Return the calls of a stored piece. Processes are requested one after another, so the last
+    piece is cached.
+    """
     return Launches(**read_columns(stored))
 
 
 def find_launches(
     segments: Sequence[Segment], processes: np.ndarray, correlations: np.ndarray
 ) -> Launches:
-    """Return the calls of these (globalPid, correlationId) pairs, the earliest of several. Id 0 and NULL find
-    nothing. Only the parts of the index that may contain the ids are read.
+    """Return the call of each (globalPid, correlationId) pair; of several calls, the earliest. Id 0
+    and NULL have no call. Only the parts of the index that may contain the ids are read.
     """
     found = Launches(correlations, *np.full((5, len(correlations)), NULL))
     of_process: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -104,8 +106,8 @@ def find_launches(
 
 
 def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
-    """Store launches as a piece of the index, except calls without an id or without times. Of
-    several calls with one id the earliest counts.
+    """Store launching calls as a piece of the index, without calls that have no id or no times. Of
+    several calls with one id, the earliest is kept.
     """
     usable = (launches.begin != NULL) & (launches.end != NULL)
     usable &= (launches.id != 0) & (launches.id != NULL)

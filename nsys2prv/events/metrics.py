@@ -1,9 +1,11 @@
-"""Read sampled numbers: hardware metrics of GPUs, network interfaces, switches and CPUs, on a row for each
-device; and numbers in generic events, sampled by Nsight's plugins (storage, EFA, NVLink, power and others),
+"""Read sampled numbers.
+
+Hardware metrics of GPUs, network interfaces, switches and CPUs are on a row for each device.
+Numbers in generic events, sampled by Nsight's plugins (storage, EFA, NVLink, power and others), are
 on a row for each source.
 
-Since 2025 the fields of generic events are in GENERIC_EVENT_DATA, before that only in JSON. OS events
-(ftrace, ETW) and hypervisor events are not samples and are skipped.
+Since 2025, fields of generic events are in GENERIC_EVENT_DATA; before, they were only in JSON. OS
+events (ftrace, ETW) and hypervisor events are not samples and are skipped.
 """
 
 from __future__ import annotations
@@ -97,9 +99,10 @@ def make_gpu_counters(
     unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
-    """Return samples of the GPU, or system on a chip, numbered by the lowest byte of `source`. names: of the
-    metrics, with the size in bytes of floating-point numbers, else 0. unsigned: units of numbers that should
-    have a sign but have none.
+    """Return the samples of the GPU or system on a chip that the lowest byte of `source` numbers.
+
+    names: metric names, with the size in bytes of floating-point numbers, otherwise 0. unsigned:
+    units of numbers that nsys exports with a wrong sign.
     """
     metrics = make_metrics(layout, ((name, FLOAT_DECIMALS if size else 0) for name, size in names))
     value, codes = samples["value"].copy(), samples["metric"]
@@ -122,7 +125,7 @@ def make_gpu_counters(
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
-    """Return counts with the 32 bits they had; clocks in Hz."""
+    """Return counts as the unsigned 32-bit numbers that they were; clock rates in Hz."""
     value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
     if unit != "Hz":
         return value
@@ -130,7 +133,7 @@ def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
 
 
 def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tuple[str, int]]]:
-    """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
+    """Return typeId -> metricId -> (name, size in bytes if it is floating point, otherwise 0)."""
     floating = {
         (source, number): size
         for source, number, size, kind in database.read_small_table(
@@ -149,7 +152,9 @@ def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tup
 
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
-    """Yield the samples of each port of network interfaces and switches, and congestion at switches."""
+    """Yield the samples of each port of network interfaces and switches, and congestion events of
+    switches.
+    """
     kind = NIC if part.table == NIC_METRICS else SWITCH
     device_names = _find_device_names(extraction.database, kind)
 
@@ -202,7 +207,9 @@ def _count_each(
     make_key: Callable[..., DeviceKey],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
-    """Yield the records of each device, identified by the columns `by`; metrics: of all devices."""
+    """Yield the records of each device. by: columns that identify the device. metrics: of all
+    devices.
+    """
     for place, rows in group_sources(extraction, *by):
         object_ = extraction.number_device(make_key(*place))
         own = take_rows(samples, rows)
@@ -210,7 +217,7 @@ def _count_each(
 
 
 def _find_device_names(database: Database, kind: str) -> dict[int, str]:
-    """Return globalId -> name of the interface or the switch, if recorded."""
+    """Return globalId -> name of the interface or switch, if recorded."""
     if kind == SWITCH:
         rows = database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
         return {guid: name for guid, name in rows if isinstance(name, str) and name}
@@ -224,7 +231,7 @@ def _find_device_names(database: Database, kind: str) -> dict[int, str]:
 
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the samples of each component of the CPUs: counts of events, or metrics."""
+    """Yield the samples of each CPU component: event counts or metrics."""
     computed, database = part.table in CPU_METRICS, extraction.database
     layout, unknown = ("cpu_metric", "metric") if computed else ("cpu_counter", "event")
     # A count is an integer, a metric any number.
@@ -259,7 +266,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
 
 
 def _find_names(database: Database) -> dict[int, str]:
-    """Return the names of events and metrics, with their units."""
+    """Return id -> name of events and metrics, with units."""
     rows = database.read_small_table(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
     return {
         number: f"{shown or name} [{unit}]" if unit else shown or name
@@ -269,7 +276,9 @@ def _find_names(database: Database) -> dict[int, str]:
 
 
 def _name_components(database: Database) -> dict[int, str]:
-    """Return the name of each component, preceded by its parent components: `CPU socket 0 core 3`."""
+    """Return the name of each component, preceded by the names of its parents: `CPU socket 0 core
+    3`.
+    """
     parent = "parentId" if database.has(COMPONENTS, "parentId") else "parentComponentId"
     rows = database.read_small_table(COMPONENTS, "componentId", "name", "instance", parent)
     components = {
@@ -293,7 +302,7 @@ def _name_components(database: Database) -> dict[int, str]:
 
 
 class EventSource(Struct, frozen=True):
-    """Source of the events of a type."""
+    """The source of one type of generic events."""
 
     #: Name of the source.
     source: str
@@ -306,7 +315,7 @@ class EventSource(Struct, frozen=True):
 
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the numbers in generic events that are samples, by the type of the events."""
+    """Yield numbers from generic events of types that are samples."""
     frame = _read_numbers(extraction, part)
     if not frame.height:
         return
@@ -345,8 +354,8 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
 
 
 def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
-    """Return the numbers of a part, from fields or JSON, with the time and type of their events, and count
-    its rows. If the export has fields, the same numbers in its JSON are skipped.
+    """Return the numbers of a part, from fields or JSON, with the time and type of their events;
+    count the rows. If the export has fields, the same numbers in JSON are skipped.
     """
     account, row_count = extraction.account, extraction.database.count_rows(part)
     account.rows += row_count
@@ -365,8 +374,8 @@ def _read_numbers(extraction: Extraction, part: Part) -> pl.DataFrame:
 
 
 def _read_data(database: Database, part: Part) -> pl.DataFrame:
-    """Return fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text
-    where numbers belong reads as 0.
+    """Return the fields of a part of GENERIC_EVENT_DATA, with the time and type of their events.
+    Texts in numeric fields read as 0.
     """
     if not (
         database.has(EVENTS, "genericEventId", "timestamp", "typeId")
@@ -404,7 +413,9 @@ def _read_data(database: Database, part: Part) -> pl.DataFrame:
 
 
 def _read_json(database: Database, part: Part) -> pl.DataFrame:
-    """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
+    """Return the numbers in the JSON of a part of GENERIC_EVENTS, including numbers written as
+    text.
+    """
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
     columns = database.read(part, ("timestamp", "typeId"), ("data",))
@@ -443,7 +454,7 @@ def _find_sources(database: Database) -> dict[int, EventSource]:
 
 
 def _find_name(database: Database, name: object, data: object) -> str:
-    """Return the name of a source or a type: a registered string, otherwise the name in its JSON."""
+    """Return the name of a source or type: a registered string, otherwise the name in its JSON."""
     if isinstance(name, int):
         return database.read_strings([name]).get(name, "")
     try:

@@ -1,11 +1,12 @@
-"""Read MPI calls of host threads, with their communicators and partner ranks, and the facts by which
-:mod:`nsys2prv.match.mpi` matches messages.
+"""Read MPI calls of host threads with communicators and partner ranks, and store facts to match
+messages (:mod:`nsys2prv.match.mpi`).
 
-Nsight writes one row per call, with two exceptions in which several rows have the same thread and begin: a
-Wait or Test call has a row for each of its requests, and MPI_Sendrecv has two rows, for the message sent and
-the one received, if these differ in partner, tag or size. The row of the message sent ends when it begins. If
-both rows have the end of the call, the first is the one sent, as in the function's arguments; in a table that
-is not in the order of the calls this is unknown. A row of MPI_Sendrecv with MPI_PROC_NULL has no partner.
+nsys writes one row per call, with two exceptions, where several rows have the same thread and
+start. A Wait or Test call has a row for each of its requests. MPI_Sendrecv has two rows, for the
+sent and the received message, if these differ in partner, tag or size. The row of the sent message
+ends where it starts. If both rows have the end of the call, the first one is the sent message, as
+in the arguments of the function; in a table that is not sorted by calls, this is unknown. A row of
+MPI_Sendrecv with MPI_PROC_NULL has no partner.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ _MEETINGS = {
 
 
 def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
-    """Map values of collectives to the waiting members (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER): for blocking
-    calls, and for nonblocking ones.
+    """Return value -> members that wait (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER) for collectives: one
+    map for blocking calls, one for nonblocking calls.
     """
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
     names = {name: who for name, (_, who) in _MEETINGS.items()}
@@ -103,7 +104,7 @@ def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
 
 
 class Communicators:
-    """The communicators of one report; their numbers are indices into `names`."""
+    """The communicators of one report. A communicator's number is its index in `names`."""
 
     def __init__(self, info: ReportInfo) -> None:
         rows = info.communicators
@@ -140,16 +141,17 @@ class Communicators:
         self._places = np.array([*places, UNKNOWN, UNKNOWN], np.int64)
 
     def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
-        """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), or UNKNOWN."""
+        """Return the rank in MPI_COMM_WORLD of each process (globalPid), or UNKNOWN."""
         ranks = [self._ranks.get(process, self._only_rank) for process in processes.tolist()]
         return np.array(ranks, np.int64)
 
     def find(
         self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
     ) -> np.ndarray:
-        """Return the communicator of each call by the rank of its caller, its commHandle and commUid, and its
-        time, or UNKNOWN. A freed handle may be reused, so the latest communicator of its handle at that time
-        counts.
+        """Return the communicator number of each call, or UNKNOWN.
+
+        ranks: rank of the caller. handles, uids: commHandle and commUid. A freed handle may be
+        reused, so the latest communicator with this handle at the time of the call is used.
         """
         by_uid = _find_latest(self._uids, ranks, uids, np.zeros_like(times))
         by_handle = _find_latest(self._handles, ranks, handles, times)
@@ -158,28 +160,30 @@ class Communicators:
         return np.where(self.keys[found] != 0, found, UNKNOWN)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Translate ranks in communicators to ranks in MPI_COMM_WORLD: UNKNOWN for invalid ranks and unknown
-        communicators; NOT_REPORTED for members without a report.
+        """Translate ranks in communicators to ranks in MPI_COMM_WORLD. Invalid ranks and unknown
+        communicators give UNKNOWN; members without a report give NOT_REPORTED.
         """
         inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self.sizes[communicators])
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
         return np.where((communicators == self._mpich_world) & (ranks >= 0), ranks, listed)
 
     def find_own_places(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-        """Return the caller's rank in each communicator, by its rank in MPI_COMM_WORLD, or UNKNOWN."""
+        """Return the caller's rank in each communicator, or UNKNOWN. ranks: of the callers in
+        MPI_COMM_WORLD.
+        """
         return np.where(communicators == self._mpich_world, ranks, self._places[communicators])
 
 
 def _transpose(rows: Iterable[tuple[int, ...]]) -> np.ndarray:
-    """Return four columns of rows."""
+    """Return rows as an array of four columns."""
     return np.array(list(rows), np.int64).reshape(-1, 4).T
 
 
 def _find_latest(
     known: np.ndarray, ranks: np.ndarray, numbers: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Return the index of the latest known entry of each rank and number at a time, the last of simultaneous
-    ones, or UNKNOWN. known: ranks, numbers, times and indices.
+    """Return the index of the latest known entry for each rank, number and time; of simultaneous
+    ones the last, or UNKNOWN. known: ranks, numbers, times and indices.
     """
     _, codes = factorize_together(*map(np.append, known[:2], (ranks, numbers)))
     moments = np.unique(known[2])
@@ -195,7 +199,7 @@ def _find_latest(
 
 
 class _CallRows(Struct, dict=True):
-    """Rows of one table. All arrays have one element per row."""
+    """Rows of an MPI table. All arrays have one element per row."""
 
     #: Extraction that read the rows.
     extraction: Extraction
@@ -212,12 +216,12 @@ class _CallRows(Struct, dict=True):
     communicators: Communicators
 
     def mask_role(self, *roles: str) -> np.ndarray:
-        """Return a mask of the rows with calls of functions in one of these roles."""
+        """Return a mask of the rows whose functions have one of these roles."""
         functions = {name for role in roles for name in _ROLES[role]}
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
     def take(self, rows: np.ndarray) -> _CallRows:
-        """Return some of the rows by their indices."""
+        """Return the rows with these indices."""
         columns = take_rows(self.columns, rows)
         return replace(self, codes=self.codes[rows], columns=columns)
 
@@ -228,11 +232,11 @@ class _CallRows(Struct, dict=True):
         return self.communicators.find(*(self.columns[name] for name in names))
 
     def to_world_ranks(self, column: str) -> np.ndarray:
-        """Return the ranks of a column as ranks in MPI_COMM_WORLD."""
+        """Return the ranks in a column, translated to ranks in MPI_COMM_WORLD."""
         return self.communicators.to_world_ranks(self.communicator, self.columns[column])
 
     def save_fact(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
-        """Set rows aside with these columns, their process and their times."""
+        """Store these columns of some rows as a fact, with process and times."""
         if not len(rows):
             return
         own = {"process": "process", "time_begin": "start", "time_end": "end"}
@@ -245,7 +249,7 @@ class _CallRows(Struct, dict=True):
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield MPI calls, and keep facts for matching them with other ranks' calls."""
+    """Yield MPI calls, and store facts to match them with calls of other ranks."""
     calls, own_rows = _read_calls(extraction, part)
     if part.table == P2P:
         yield from _extract_point_to_point(calls, own_rows)
@@ -324,12 +328,12 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
 
 
 def _find_sizes(calls: _CallRows) -> dict[str, np.ndarray]:
-    """Return the bytes that each collective sends and receives according to the counts in its arguments, as
-    fields; ABSENT if unknown.
+    """Return the bytes that each collective sends and receives, as fields, from the counts in the
+    call's arguments; ABSENT if unknown.
 
-    Nsight counts the bytes of all members together; with MPI_IN_PLACE without the caller's own part, which is
-    detectable if the others' part does not divide evenly, or the root has no other size. If it is not
-    detectable, the part looks too small by one share in the number of members.
+    nsys records the bytes of all members together. With MPI_IN_PLACE, the caller's own part is
+    missing. This is detected if the bytes do not divide evenly among the other members, or if the
+    root has a different size. If it is not detected, the result is too small by one member's share.
     """
     communicators = calls.communicators
     sent, received = (blank_negative(calls.columns[name]) for name in ("size", "recvSize"))
@@ -354,15 +358,15 @@ def _find_sizes(calls: _CallRows) -> dict[str, np.ndarray]:
 
 
 def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
-    """Store as facts how calls use requests."""
+    """Store facts about the requests that calls create, complete or free."""
     request = calls.columns["requestHandle"]
     rows = np.flatnonzero(request != NULL)
     calls.save_fact(REQUESTS, rows, role=role.astype(np.int8), request=request)
 
 
 def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarray]:
-    """Return the calls of a part and the indices of its own rows among them. If a call may have several rows,
-    some rows before and after the part are included.
+    """Return the calls of a part, and the indices of the part's own rows. If a call may have
+    several rows, some rows before and after the part are included.
     """
     wanted = ("start", "end", "globalTid", "textId", *TABLES[part.table]["columns"])
     own = extraction.read(part, wanted, short=True)
@@ -395,9 +399,9 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
 
 
 def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return, for the rows concerned, each row's place among the rows of its call, from 0 in the order of
-    their ends, their number, and the first and the last of these ends. Other rows are the only one of their
-    call.
+    """Return, for the rows concerned, the row's position among the rows of its call (from 0, by
+    end), the number of these rows, and their first and last end. Any other row counts as the only
+    row of its call.
     """
     place, row_count = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
     first, last = calls.columns["end"].copy(), calls.columns["end"].copy()
@@ -415,7 +419,7 @@ def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, .
 
 
 def _is_in_order(calls: _CallRows) -> bool:
-    """True if the rows of each thread are in the order of their begins or their ends."""
+    """Return True if the rows of each thread are sorted by start or by end."""
     by_thread = np.argsort(calls.columns["globalTid"], kind="stable")
     same = np.diff(calls.columns["globalTid"][by_thread]) == 0
     return any(
@@ -425,7 +429,7 @@ def _is_in_order(calls: _CallRows) -> bool:
 
 @cache
 def _map_known_names() -> dict[str, tuple[str, str]]:
-    """Map names in lower case to their spelling and their layout."""
+    """Return function name in lower case -> (its spelling, its layout)."""
     sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout)
@@ -436,7 +440,7 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
 
 def normalize_function_name(text: str) -> str:
     """Return the standard C spelling of an MPI function: MPI_Send for `mpi_send_`, `PMPI_Send` and
-    `MPI_Send_c`. Other texts are unchanged.
+    `MPI_Send_c`. Other texts are returned unchanged.
     """
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:
@@ -449,7 +453,7 @@ def normalize_function_name(text: str) -> str:
 
 
 def find_layout(function: str, otherwise: str) -> str:
-    """Return the layout of a function by its name, or `otherwise` for unknown names."""
+    """Return the layout of a function; `otherwise` for unknown functions."""
     if function.lower() in _map_known_names():
         return _map_known_names()[function.lower()][1]
     if function.startswith("MPI_File_"):
@@ -458,7 +462,7 @@ def find_layout(function: str, otherwise: str) -> str:
 
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:
-    """Return local name indices of communicators, or ABSENT."""
+    """Return the local name index of each call's communicator, or ABSENT."""
     names = calls.communicators.names
     number = calls.communicator
     return calls.extraction.name_rows(
@@ -469,8 +473,8 @@ def _name_communicators(calls: _CallRows) -> np.ndarray:
 def _make_rows(
     calls: _CallRows, wanted: np.ndarray | None = None, **fields: np.ndarray
 ) -> Iterator[Rows]:
-    """Yield the wanted calls by layout, or all calls without a mask. fields: of the table's layout, if it
-    does not name their columns.
+    """Yield rows of MPI calls by layout. wanted: mask of the calls (default: all). fields: of the
+    table's layout that have no column.
     """
     if wanted is None:
         wanted = np.ones(len(calls.codes), bool)

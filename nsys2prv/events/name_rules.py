@@ -1,9 +1,9 @@
-"""Apply rules to names: find the class of a kernel, its use of Tensor Cores, and the layout and tile of a
-GEMM; rename or drop NVTX ranges and marks.
+"""Apply rules to names.
 
-The rules are data (``kernel_rules.yaml``, ``nvtx_rules.yaml``, and preceding rules of the user); this module
-reads, checks and applies them. NVTX patterns use the syntax of Rust's regex, as in polars: no name makes one
-slow.
+For kernels, rules find the class, Tensor Core use, and layout and tile of a GEMM. For NVTX ranges
+and marks, they change or drop names. The rules are data (``kernel_rules.yaml``,
+``nvtx_rules.yaml``, and rules of the user, which come first). This module reads, checks and applies
+them. NVTX patterns use Rust's regex syntax, as polars does, so that no name makes a pattern slow.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _load_shipped(what: str) -> dict[str, Any]:
 
 
 class ClassRule(Struct, frozen=True):
-    """A checked rule. Missing patterns are ""."""
+    """A checked class rule. Missing patterns are ""."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -83,7 +83,7 @@ class ClassRule(Struct, frozen=True):
 
 
 class KernelClass(NamedTuple):
-    """Properties of a kernel that its name gives."""
+    """Properties of a kernel, derived from its name."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -94,7 +94,7 @@ class KernelClass(NamedTuple):
 
 
 class Classifier:
-    """Applies rules in their order; remembers the names it has seen."""
+    """Applies class rules in order, and caches the classes of names."""
 
     def __init__(self, rules: Iterable[ClassRule]) -> None:
         #: Words of which each text that a shipped pattern matches has one, found while the package
@@ -111,7 +111,7 @@ class Classifier:
         self._select = lru_cache(REMEMBERED_NAMES)(self._select_rules)
 
     def classify(self, names: Sequence[str]) -> list[KernelClass]:
-        """Return the classes of kernels by their demangled names, or by any other names they have."""
+        """Return the class of each kernel. names: demangled, or in any other form."""
         if len(self._classes) > REMEMBERED_NAMES:
             self._classes.clear()
         if new := list({name for name in names if name not in self._classes}):
@@ -124,7 +124,9 @@ class Classifier:
         return [self._classes[name] for name in names]
 
     def _apply(self, texts: tuple[str, str], words: list[str]) -> KernelClass:
-        """Return the class by the texts of :func:`normalize_name` and the words of rules in them."""
+        """Return the class of a name. texts: as from :func:`normalize_name`. words: the words of
+        rules that the texts contain.
+        """
         full, own = texts
         for rule in self._select(frozenset(words)):
             if _compile(rule.name).search(own) and _compile(rule.full).search(full):
@@ -137,13 +139,13 @@ class Classifier:
         return self._unknown
 
     def _select_rules(self, found: frozenset[str]) -> list[ClassRule]:
-        """Return the rules that may match names with these words."""
+        """Return the rules that may match a name with these words."""
         return [rule for rule, words in self._rules if not words or found.intersection(words)]
 
 
 def normalize_name(name: str) -> tuple[str, str]:
-    """Return the lower-case texts that rules match: the demangled name without return type and
-    unnamed namespaces, and the kernel's own name in it.
+    """Return the two lower-case texts that rules search: the demangled name without return type and
+    unnamed namespaces, and the kernel's own name.
     """
     full = _UNNAMED.sub("", name) if "<unnamed>" in name or "(anonymous" in name else name
     full = _RETURN_TYPE.sub("", full).lower()
@@ -163,7 +165,7 @@ get_classifier = lru_cache(maxsize=4)(Classifier)
 
 
 class NvtxRule(Struct, frozen=True):
-    """A rule that has been checked. Patterns are searched in names."""
+    """A checked NVTX rule. Patterns are searched in names."""
 
     #: Pattern of the range's name.
     match: str
@@ -178,7 +180,7 @@ class NvtxRule(Struct, frozen=True):
 
 
 def may_drop(rules: Sequence[NvtxRule]) -> bool:
-    """True if a rule drops matching names."""
+    """Return True if a rule drops names."""
     return any(rule.replace is None for rule in rules)
 
 
@@ -191,7 +193,7 @@ RENAMED = {"name": pl.String, "wanted": pl.Boolean, "number": pl.Int64}
 def select_rules(
     rules: tuple[NvtxRule, ...], domains: tuple[str, ...]
 ) -> list[tuple[NvtxRule, ...]]:
-    """Return the rules for names of each of these domains ("" for the default one)."""
+    """Return the rules for names in each of these domains ("" for the default domain)."""
     names = pl.Series(domains, dtype=pl.String).replace("", DEFAULT_DOMAIN)
     others = {
         rule: names.filter(~names.str.contains(rule.domain)).to_list()
@@ -202,10 +204,11 @@ def select_rules(
 
 
 def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
-    """Apply the rules to names; return RENAMED of each.
+    """Apply rules to names; return a frame with the columns RENAMED, one row per name.
 
-    Each rule gets the result of the rules before it. Many names often have the same result, and a rule is
-    applied once to each. A rule that keeps a number skips names with a kept number.
+    Each rule gets the result of the rules before it. Different names often become equal, and each
+    rule is applied only once per distinct name. A rule that keeps a number skips names that already
+    have one.
     """
     codes, wanted = np.arange(len(texts)), np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
@@ -234,10 +237,11 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
 def rename_by_template(
     texts: DistinctTexts, rules: Sequence[NvtxRule]
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray] | None:
-    """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ only in numbers
-    ("aten::mm, seq = 7" and "aten::mm, seq = 8"); return None if that saves too little, or if a rule may
-    distinguish such texts. Return the results, each text's row in them, and its number, which the results do
-    not contain.
+    """Apply rules as :func:`rename_ranges` does, but only once for texts that differ in numbers
+    alone, such as "aten::mm, seq = 7" and "aten::mm, seq = 8".
+
+    Return the results (without numbers), each text's row in them, and each text's number. Return
+    None if this saves too little, or if a rule may treat such texts differently.
     """
     if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
@@ -261,8 +265,8 @@ def rename_by_template(
 
 
 def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
-    """Apply the rules as :func:`rename_ranges` does. Results for small numbers of texts are cached for later
-    parts of reports, because compiling patterns takes longer than renaming the texts of most parts.
+    """Apply rules as :func:`rename_ranges` does. Results for few texts are cached for later parts
+    of reports, because compiling the patterns takes longer than renaming the texts of most parts.
     """
     if not isinstance(texts, list):
         return rename_ranges(texts, rules)
@@ -278,22 +282,24 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
 
 @cache
 def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, int]]:
-    """Return the texts that are known of these rules."""
+    """Return the cache of renamed texts for these rules."""
     return {}
 
 
 def _renumber(text: str) -> str:
-    """Replace the numbers in a text by _FIRST and the following ones, so that all texts of a template become
-    equal.
+    """Replace the numbers in a text by _FIRST, _FIRST + 1 and so on, so that all texts of a
+    template become equal.
     """
     numbers = count(_FIRST)
     return _NUMBERS.sub(lambda _: str(next(numbers)), text)
 
 
 def _find_kept_number(text: str, name: str, number: int) -> int:
-    """Return the index of the number in a template's texts that the rules keep (0 is the first), from the
-    name and the number of a renumbered text; or ABSENT. Return _EACH_APART if the other texts may have other
-    names: the name is not the beginning of the text, or contains a number.
+    """Return the index of the number in a template that the rules keep (0 is the first), or ABSENT.
+
+    name, number: result of the rules for a renumbered text. Return _EACH_APART if texts of the
+    template may get different names, because the name is not the start of the text, or contains a
+    number.
     """
     if not text.startswith(name) or _NUMBERS.search(text, 0, len(name)):
         return _EACH_APART
@@ -312,8 +318,8 @@ NUMBERED = (
 
 
 class NamePattern(Struct, frozen=True):
-    """Range names that match a glob pattern: names in the trace, and, with the number removed by the rules,
-    names in reports.
+    """Range names that match a glob pattern: names in the trace, or names in reports, from which
+    the rules removed a number.
     """
 
     #: The pattern as a regular expression.
@@ -325,7 +331,7 @@ class NamePattern(Struct, frozen=True):
 
     @classmethod
     def from_glob(cls, pattern: str, labels: pl.DataFrame) -> NamePattern:
-        """Return the names that match. labels: value and label of all NVTX names."""
+        """Return the names that match a glob pattern. labels: value and label of all NVTX names."""
         labels = labels.select(pl.col("value").cast(pl.Int64), "label")
         expression, begin = translate_glob(pattern), re.match(r"[^*?[]*", pattern)[0]
         label, start = pl.col("label"), pl.lit(begin)
@@ -334,8 +340,8 @@ class NamePattern(Struct, frozen=True):
         return cls(expression, labels.filter(matching), labels.filter(~matching & alike))
 
     def find_matches(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return a mask of the ranges with these names and numbers that match. A range without a
-        number has the number 0, which a trace has not.
+        """Return a mask of the ranges that match. values: event values of the names. numbers:
+        numbers of the ranges; 0 without a number, because a trace has no number 0.
         """
         found = np.isin(values, self.names["value"].to_numpy())
         if not self.numbered.height:
@@ -353,7 +359,7 @@ class NamePattern(Struct, frozen=True):
 
 
 def translate_glob(pattern: str) -> str:
-    """Return a glob pattern as a regular expression of Rust's regex."""
+    """Return a glob pattern as a regular expression for Rust's regex."""
 
     def translate(match: re.Match[str]) -> str:
         text, negated, members = match[0], match[1], match[2]
@@ -376,8 +382,8 @@ def translate_glob(pattern: str) -> str:
 
 
 def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
-    """Return the rules of this file, if any, followed by those of nsys2prv. Mistakes in the file are reported
-    in one line.
+    """Return the rules in this file, if any, followed by the built-in ones. Raise Nsys2prvError, in
+    one line, for mistakes in the file.
     """
     own = () if path is None else read_class_rules(files.read_rule_file(path, "kernel"), str(path))
     return own + _load_shipped_class_rules()
@@ -385,15 +391,15 @@ def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
 
 @cache
 def _load_shipped_class_rules() -> tuple[ClassRule, ...]:
-    """Return the shipped rules unchecked, because checking takes as long as compiling all patterns; a test
-    checks them.
+    """Return the built-in rules without checking them: the check takes as long as compiling all
+    patterns, and a test makes it.
     """
     rules = _load_shipped("kernel")["rules"]
     return tuple(map(_parse_class_rule, rules))
 
 
 def read_class_rules(text: str, source: str) -> tuple[ClassRule, ...]:
-    """Return rules from YAML text; `source` names it in errors."""
+    """Return the rules in a YAML text. source: name of the text in errors."""
     rules = files.parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check_class_rule(spec, f"{source}: rule {number}")
@@ -401,7 +407,7 @@ def read_class_rules(text: str, source: str) -> tuple[ClassRule, ...]:
 
 
 def _parse_class_rule(spec: dict[str, Any]) -> ClassRule:
-    """Return a rule from its keys."""
+    """Return a rule from its keys in YAML."""
     tensor = spec.get("tensor_cores", "unknown")
     return ClassRule(
         map_labels("kernel_class")[spec["class"].lower()],
@@ -413,7 +419,7 @@ def _parse_class_rule(spec: dict[str, Any]) -> ClassRule:
 
 
 def _check_class_rule(spec: Any, where: str) -> None:
-    """Raise an error for a wrong rule; `where` begins the message."""
+    """Raise Nsys2prvError if a rule is wrong. where: start of the message."""
     files.check_rule_keys(spec, _CLASS_KEYS, where)
     patterns = {
         key: _check_pattern(spec[key], f"{where}: {key}", _try_class_pattern)
@@ -440,7 +446,7 @@ def _check_class_rule(spec: Any, where: str) -> None:
 
 
 def _takes_for_ever(pattern: str) -> bool:
-    """True if searching a few letters takes a thousand times longer than expected."""
+    """Return True if searching a few letters takes a thousand times longer than expected."""
     search = _compile(pattern).search
     return any(
         min(repeat(lambda text=(part * 20)[:20] + "\0": search(text), number=1, repeat=3)) > 0.01
@@ -449,7 +455,7 @@ def _takes_for_ever(pattern: str) -> bool:
 
 
 def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
-    """Return the result of a trial of a pattern. Raise Nsys2prvError for an invalid pattern."""
+    """Return the result of trying a pattern. Raise Nsys2prvError if the pattern is invalid."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
@@ -464,7 +470,7 @@ def _check_pattern(pattern: Any, where: str, try_out: Callable[[str], T]) -> T:
 
 
 def _try_class_pattern(pattern: str) -> str:
-    """Return a pattern that Python accepts and that is fast for every name."""
+    """Return a pattern if Python accepts it and it is fast for every name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _compile(pattern)
@@ -474,8 +480,8 @@ def _try_class_pattern(pattern: str) -> str:
 
 
 def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
-    """Return the rules of this file, if any, followed by those of nsys2prv, unless the file or `none`
-    excludes these.
+    """Return the rules in this file, if any, followed by the built-in ones, unless the file or the
+    word `none` excludes these.
     """
     if source is None or str(source) == NONE:
         return _load_shipped_nvtx_rules() if source is None else ()
@@ -484,8 +490,8 @@ def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
 
 @cache
 def _load_shipped_nvtx_rules() -> tuple[NvtxRule, ...]:
-    """Return the shipped rules unchecked, because checking takes as long as applying them; a test checks
-    them.
+    """Return the built-in rules without checking them: the check takes as long as applying them,
+    and a test makes it.
     """
     rules = _load_shipped("nvtx")["rules"]
     group = f"(?<{NUMBER}>"
@@ -496,7 +502,7 @@ def _load_shipped_nvtx_rules() -> tuple[NvtxRule, ...]:
 
 
 def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
-    """Return rules from YAML text; `source` names it in errors."""
+    """Return the rules in a YAML text. source: name of the text in errors."""
     data = files.parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
@@ -507,7 +513,7 @@ def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
 
 
 def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
-    """Return a rule from its keys. `where` begins error messages."""
+    """Return a rule from its keys in YAML. where: start of error messages."""
     files.check_rule_keys(spec, _NVTX_KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: lacks the key match")
@@ -525,14 +531,16 @@ def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
 
 
 def _list_groups(pattern: str) -> set[str]:
-    """Return the groups of a pattern of Rust's regex, by number and by name."""
+    """Return the groups in a Rust regex pattern, by number and by name."""
     named = pl.Series([""]).str.extract_groups(pattern).struct.fields
     pl.Series([""]).str.contains(pattern)
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
 
 def _check_replacement(text: Any, groups: set[str], where: str) -> str:
-    """Return a replacement with groups that exist in the pattern."""
+    """Return a replacement text if all its groups exist in the pattern. Raise Nsys2prvError
+    otherwise.
+    """
     if not isinstance(text, str):
         raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
     for match in _REFERENCE.finditer(text):

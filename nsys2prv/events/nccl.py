@@ -1,18 +1,18 @@
-"""Read NCCL calls on host threads (event kinds) with their NVTX payloads, and assign kernels to calls
+"""Read NCCL calls on host threads with their NVTX payloads, and assign kernels to calls
 (:func:`attach_payloads`).
 
-Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
-numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table per schema
-(``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are identified by name, never by schema id,
-which changed between versions of NCCL. The advanced NCCL trace of nsys 2025.6 and later is JSON with its own
-names, and counts elements of a data type instead of bytes. All steps work on distinct payloads: loops run
-over these, their fields, schemas and shapes.
+Payloads have three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four
+little-endian 64-bit numbers - domain, schema, size, offset - and the payload, laid out as in the
+schema tables); or a table per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id).
+Fields are identified by name, because schema ids differ between versions of NCCL. The advanced NCCL
+trace of nsys 2025.6 and later is JSON with other names, and counts elements of a data type instead
+of bytes. All steps process distinct payloads only.
 
-A kernel's launch is inside the NCCL range of its call, on the same thread; a replayed kernel's launch is the
-captured one. Between ncclGroupStart and ncclGroupEnd calls are only queued, and the launch is inside
-ncclGroupEnd; in the advanced trace calls and launch are inside an "API Group". Either way the ranges of a
-thread form consecutive *groups*: an outermost range by itself, or all from a ncclGroupStart to its
-ncclGroupEnd.
+The launch of a kernel is inside the NCCL range of its call, on the same thread. For a replayed
+kernel, this is the captured launch. Between ncclGroupStart and ncclGroupEnd, calls are only queued,
+and the launch is inside ncclGroupEnd. In the advanced trace, calls and launch are inside an "API
+Group". In both cases, the ranges of a thread form consecutive *groups*: a single outermost range,
+or all ranges from a ncclGroupStart to its ncclGroupEnd.
 """
 
 from __future__ import annotations
@@ -123,19 +123,19 @@ select_calls, select_operations = map(nvtx.select_nccl_rows, (nvtx.PUSHPOP, nvtx
 
 
 def is_nccl_kernel(name: str) -> bool:
-    """True if a name, demangled, mangled or short, belongs to an NCCL kernel."""
+    """Return True if a name (demangled, mangled or short) belongs to an NCCL kernel."""
     return _KERNEL.match(name) is not None
 
 
 def find_kernel_operation(name: str) -> int:
-    """Return the nccl_operation in a kernel's name, or 0 (``ncclDevKernel_Generic``)."""
+    """Return the nccl_operation value for a kernel name, or 0 (``ncclDevKernel_Generic``)."""
     match = _COLLECTIVE.search(name)
     return OPERATIONS[match[1].lower()] if match else 0
 
 
 def find_operation(name: str) -> int:
-    """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
-    trace (``AllReduce``), or 0.
+    """Return the nccl_operation value for a range name, or 0: a C function (``ncclAllReduce``), or
+    a name in the advanced trace (``AllReduce``).
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
@@ -161,7 +161,7 @@ _JSON_FIELD = re.compile(
 
 
 def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
+    """Return the payload fields of rows. columns: eventId, jsonTextId, globalTid, and the texts
     jsonText and binaryData.
     """
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
@@ -182,7 +182,7 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
 
 
 def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return payloads of the form jsonText, inline or by the id of a registered string, and which are
+    """Return payloads in jsonText form, inline or by the id of a registered string, and the mask
     `damaged`.
     """
     texts, codes = nvtx.find_texts(extraction, columns, "jsonText", "jsonTextId", "")
@@ -199,7 +199,7 @@ def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray
 
 @lru_cache(10_000)
 def _find_fields(text: str) -> dict[str, str] | None:
-    """Return the fields of a flat JSON object as texts; None for an incomplete object."""
+    """Return field -> text of a flat JSON object; None for an incomplete object."""
     stripped = text.strip(" \t\r\n")
     if text and not (len(stripped) > 1 and stripped[0] + stripped[-1] == "{}"):
         return None
@@ -209,15 +209,16 @@ def _find_fields(text: str) -> dict[str, str] | None:
 
 
 def _parse_numbers(field: str, texts: Sequence[str]) -> np.ndarray:
-    """Parse the numbers of a field from texts, with the values of NONE for missing ones."""
+    """Return the numbers of a field from texts; missing texts get the value in NONE."""
     return np.array([_parse_number(field, text) for text in texts], np.int64)
 
 
 @lru_cache(100_000)
 def _parse_number(field: str, text: str) -> int:
-    """Parse the number in the text of a field: a communicator's hash, decimal (signed or not) or hexadecimal,
-    becomes a signed 64-bit number; fields of value sets use NCCL's names (``ncclFloat32``) or its numbers,
-    which count from 0.
+    """Return the number in the text of a field.
+
+    A communicator's hash, decimal (signed or not) or hexadecimal, becomes a signed 64-bit number.
+    Fields of value sets contain NCCL's names (``ncclFloat32``) or its numbers, which count from 0.
     """
     number = int(text) if re.fullmatch("[+-]?[0-9]+", text) else None
     if field == "communicator":
@@ -236,7 +237,7 @@ def _parse_number(field: str, text: str) -> int:
 
 
 class PayloadField(Struct, frozen=True):
-    """A field of a schema: its place (bytes) and encoding; names of an enumeration's values."""
+    """A field of a schema: position in bytes, encoding, and the names of an enumeration's values."""
 
     #: Name in this project.
     field: str
@@ -249,10 +250,10 @@ class PayloadField(Struct, frozen=True):
 
 
 def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]]:
-    """Return the known fields of every schema by (domain id, schema id).
+    """Return (domain id, schema id) -> known fields.
 
-    Processes repeat schemas, and the tables do not identify the process of a row. Schemas with contradictory
-    definitions are ignored.
+    Processes repeat schemas, and the tables do not identify the process of a row. Schemas with
+    contradictory definitions are ignored.
     """
     rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
     sizes = {(domain, number): size for domain, number, size in rows}
@@ -286,7 +287,7 @@ def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]
 
 
 def _read_binary(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return payloads of the form binaryData, and which are `damaged`."""
+    """Return payloads in binaryData form, and the mask `damaged`."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series.to_list()
     sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
@@ -322,7 +323,7 @@ def _read_binary(extraction: Extraction, columns: Columns) -> dict[str, np.ndarr
 
 
 def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
-    """Return the numbers of a field from its integers."""
+    """Return the values of a field from the integers in a payload."""
     if entry.names or entry.field in _PAYLOADS["also_called"]:
         distinct, codes = factorize(column)
         texts = [entry.names.get(text, text) for text in map(str, distinct.tolist())]
@@ -331,7 +332,7 @@ def _translate(entry: PayloadField, column: np.ndarray) -> np.ndarray:
 
 
 def _read_dynamic(extraction: Extraction, events: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the payloads of each table made per schema, by event id."""
+    """Yield the payloads of each table that was made for a schema, by event id."""
     tables = list(filter(DYNAMIC_TABLE.fullmatch, extraction.report.parts))
     event_ids = events[events != NULL]
     if not tables or not len(event_ids):
@@ -356,7 +357,7 @@ def _read_dynamic(extraction: Extraction, events: np.ndarray) -> Iterator[dict[s
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the ranges of NCCL's domain in the layout of the kind."""
+    """Yield the ranges of NCCL's NVTX domain in the layout of the kind."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, COLUMNS, TEXTS, short=True)
     if not columns.rows:
@@ -376,8 +377,8 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
-    """Return local name indices of communicators by the bits of their hash; ABSENT if there is
-    none.
+    """Return the local name index of each communicator hash (as 64 bits); ABSENT without a
+    communicator.
     """
 
     def make_texts(distinct: np.ndarray) -> list[str]:
@@ -389,7 +390,7 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
 def _index_calls(
     extraction: Extraction, columns: Columns, operation: np.ndarray, payloads: dict[str, np.ndarray]
 ) -> None:
-    """Keep the calls for the kernels, and store their data on communicators as facts."""
+    """Keep the calls to assign kernels to them, and store facts about communicators."""
     begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
     end = np.where(end == NULL, np.iinfo(np.int64).max, end)
     told = {"thread": thread, "begin": begin, "end": end, "operation": operation, **payloads}
@@ -412,9 +413,11 @@ def _index_calls(
 
 
 def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
-    """Return the operations that move data, in order, each with its `call_group` and its `place` in it,
-    without calls within calls; and their groups: `thread`, `begin`, `end`, the fields that all their
-    operations share (or ABSENT), the numbers of fused operations and messages, and the total bytes. shared:
+    """Return two tables: the operations that move data, and their groups.
+
+    Operations are in order, with `call_group` and `place` in the group; calls within calls are
+    excluded. Groups have `thread`, `begin`, `end`, the fields that all their operations share (or
+    ABSENT), the numbers of fused operations and messages, and the total bytes. `shared` is the
     number of ranks in the process, 0 if unknown. calls: CALL_COLUMNS.
     """
     calls = take_rows(calls, order_ranges(calls["begin"], calls["end"], calls["thread"]))
@@ -437,7 +440,7 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def _list_operations(calls: Arrays) -> Arrays:
-    """Return the first result of :func:`group_calls`. calls: in order, with their groups."""
+    """Return the operations for :func:`group_calls`. calls: in order, with their groups."""
     operation = calls["operation"]
     moving = take_rows(calls, (operation >= 1) & (operation <= LAST_OPERATION))
     moving = take_rows(moving, _mask_outer(moving))
@@ -459,8 +462,9 @@ def _list_operations(calls: Arrays) -> Arrays:
 
 
 def _find_made(making: Arrays, moving: Arrays, mask: int) -> Arrays:
-    """Return `ranks` and `rank` of operations, and in how many ranks of the communicator they share
-    (`shared`, 0 unknown), by the calls that made it in the process or thread (mask: of globalTid).
+    """Return `ranks` and `rank` of operations, and `shared` (ranks of the communicator in this
+    process, 0 if unknown), from the calls that created their communicators. mask: bits of globalTid
+    that identify the process or thread.
     """
     both = [np.append(making[name], moving[name]) for name in ("thread", "communicator")]
     _, code = number_rows(both[0] & mask, both[1])
@@ -476,7 +480,7 @@ def _find_made(making: Arrays, moving: Arrays, mask: int) -> Arrays:
 
 
 def _sum_groups(operations: Arrays) -> Arrays:
-    """Return the second result of :func:`group_calls`, without times."""
+    """Return the groups for :func:`group_calls`, without times."""
     operation, size, rows = operations["operation"], operations["bytes"], len(operations["bytes"])
     first = np.flatnonzero(mask_changes(operations["call_group"]))
     pairs = np.isin(operation, (SEND, RECEIVE))
@@ -523,14 +527,14 @@ def _mask_making(operation: np.ndarray) -> np.ndarray:
 
 
 def _slice_threads(threads: np.ndarray) -> Iterator[slice]:
-    """Yield the rows of each thread, which follow each other."""
+    """Yield a slice per thread. threads: sorted."""
     edges = find_edges(threads).tolist()
     return map(slice, edges, edges[1:])
 
 
 def _mask_outer(calls: Arrays) -> np.ndarray:
-    """Return a mask of the ranges, in order, that begin after all earlier ones of their thread have
-    ended.
+    """Return a mask of outermost ranges: they begin after all earlier ranges of their thread have
+    ended. calls: in order.
     """
     outer = np.ones(len(calls["thread"]), bool)
     for own in _slice_threads(calls["thread"]):
@@ -542,13 +546,13 @@ def _mask_outer(calls: Arrays) -> np.ndarray:
 def match_kernels(
     groups: Arrays, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the group in which each kernel was launched: columns of `groups`, and `parts`, the number of
-    kernels that share the group's work; ABSENT, communicator 0, without a group. threads, times: thread
-    (globalTid) and begin (local ns) of the launching calls.
+    """Return, for each kernel, the columns of the group that launched it, and `parts`, the number
+    of kernels that share the work of the group.
 
-    A process with several GPUs makes all their calls in one group of equal shares: each device has its part
-    of the sums. If a group has several communicators, its kernels cannot be assigned to them: communicator
-    and bytes stay unknown.
+    Kernels without a group get ABSENT, and communicator 0. threads, times: thread (globalTid) and
+    start (local ns) of the launching calls. A process with several GPUs makes all their calls in
+    one group, in equal shares, so each device gets its part of the sums. If a group has several
+    communicators, its kernels cannot be assigned to them: communicator and bytes remain unknown.
     """
     groups = dict(groups)
     place = _find_last_begun(groups["thread"], groups["begin"], threads, times)
@@ -569,7 +573,7 @@ def match_kernels(
 def _find_last_begun(
     group_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
-    """Return the last group that had begun on a thread at a time, or -1."""
+    """Return the last group that had started on a thread at each time, or -1."""
     place = np.full(len(threads), -1)
     for thread, rows in group_rows(threads):
         first, last = (np.searchsorted(group_threads, thread, side) for side in ("left", "right"))
@@ -588,8 +592,10 @@ def attach_payloads(
     names: Sequence[str],
     codes: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the payload fields of NCCL kernels (rows of the kernel table with the launches found, named by
-    `codes`), and keep facts. captures: of graph nodes, from :func:`nsys2prv.events.captures.find_captures`.
+    """Return the payload fields of NCCL kernels, and store facts about them.
+
+    columns, launches, codes: rows of the kernel table, their launches, and the indices of their
+    names. captures: of graph nodes, from :func:`nsys2prv.events.captures.find_captures`.
     """
     in_graph = columns["graphNodeId"] > 0
     thread, call = np.where(in_graph, captures, [launches.thread, launches.begin])
@@ -630,7 +636,7 @@ def _read_groups(extraction: Extraction) -> tuple[Arrays, Arrays]:
 
 
 def _save_messages(extraction: Extraction, kernels: Arrays, operations: Arrays) -> None:
-    """Set MESSAGES aside. kernels: facts and groups of kernels."""
+    """Store MESSAGES as facts. kernels: facts and groups of kernels."""
     kernels = take_rows(
         kernels, np.flatnonzero((kernels["messages"] > 0) & (kernels["parts"] == 1))
     )

@@ -1,15 +1,16 @@
-"""Read NVTX ranges and marks on their host threads, with event types per domain; the numbers in their
-payloads, as counters there; and push/pop ranges projected to the streams on which they launched work.
+"""Read NVTX ranges and marks on host threads, numbers in their payloads as counters, and push/pop
+ranges projected to GPU streams.
 
-Projection is defined as in nsys's own report ``nvtx_gpu_proj_trace``: a range encloses a GPU operation
-(kernel, memory copy, memory set) if the CUDA API call that launched it is within the range, on its thread;
-the projected range lasts from the begin of the first operation to the end of the last. In that report each
-range has one projection; here it has one on every stream, as in Nsight's timeline. Graphs traced as a whole
-count as operations, too. Work captured within a range has one more projection for each replay, unless graphs
-are replayed in ranges of its name.
+Projection follows nsys's report ``nvtx_gpu_proj_trace``: a range contains a GPU operation (kernel,
+memory copy, memory set) if the launching CUDA API call is within the range, on the same thread. The
+projected range lasts from the start of the first operation to the end of the last. In that report,
+a range has one projection; here it has one per stream, as in Nsight's timeline. Graphs traced as a
+whole count as operations, too. Work that was captured in a range has one more projection per
+replay, unless ranges of this name also replay graphs.
 
-The launching call of an operation is found as for lines (:class:`nsys2prv.events.launches.Launches`). Ranges
-of no length last 1 ns, and ranges without an end last to the end of the trace, as everywhere.
+The launching call of an operation is found as for lines
+(:class:`nsys2prv.events.launches.Launches`). Ranges without a duration last 1 ns. Ranges without an
+end last until the end of the trace.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ PATH = "$.payload"
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
-    """Return the condition for rows of NCCL's domain that `where` selects."""
+    """Return a function that makes the condition for rows of NCCL's domain that meet `where`."""
 
     def select(info: ReportInfo) -> str:
         is_of_nccl = _match_nccl_domain(info)
@@ -114,15 +115,15 @@ def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
 
 
 def select_other_rows(where: str) -> Callable[[ReportInfo], str]:
-    """Return the condition for rows that `where` selects and that no other kind translates: NCCL's
-    ranges have kinds of their own.
+    """Return a function that makes the condition for rows that meet `where` and belong to no other
+    kind. NCCL's ranges have kinds of their own.
     """
     return lambda info: f"{where} AND NOT {_match_nccl_domain(info)}"
 
 
 def _match_nccl_domain(info: ReportInfo) -> str:
-    """Return a condition for the rows in NCCL's domain, whose number differs between processes. The domain is
-    compared first because that is cheap.
+    """Return the SQL condition for rows in NCCL's domain, whose number differs between processes.
+    The domain is compared first because this is fast.
     """
     processes: dict[int, list[int]] = {}
     for process, domain in sorted(key for key, name in info.domains.items() if name == "NCCL"):
@@ -135,8 +136,8 @@ def _match_nccl_domain(info: ReportInfo) -> str:
 
 
 def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
-    """Return ranges or marks read with NAME_COLUMNS and NAME_TEXTS, named in the first field of the layout,
-    without those dropped by a rule, which are counted.
+    """Return ranges or marks, with the name in the first field of the layout. Rows dropped by a
+    rule are counted. columns: NAME_COLUMNS and NAME_TEXTS.
     """
     if not extraction.stores and not name_rules.may_drop(extraction.nvtx_rules):
         return make_rows(extraction, layout, columns)
@@ -169,7 +170,9 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
 
 
 def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return the values in range texts other than the name (range_texts.FACTS), if any text has them."""
+    """Return the values in range texts other than the name (range_texts.FACTS); empty if no text
+    has any.
+    """
     codes, texts = columns.texts["text"]
     facts = read_facts(texts)[:, codes]
     rows = np.flatnonzero((columns["textId"] != NULL) & (facts == ABSENT).all(axis=0))
@@ -182,8 +185,8 @@ def _read_facts(extraction: Extraction, columns: Columns) -> dict[str, np.ndarra
 def _rename(
     extraction: Extraction, columns: Columns, domains: Sequence[str], domain_of: np.ndarray
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    """Return the results of the rules for the distinct texts (name_rules.RENAMED), each row's index into
-    them, and each row's number. domains: names, one for each row.
+    """Return renamed distinct texts (columns name_rules.RENAMED), the index of each row's text, and
+    each row's number. domains: distinct domain names. domain_of: index of each row's domain.
     """
     pieces: list[pl.DataFrame] = []
     codes, numbers = np.zeros((2, columns.rows), np.int64)
@@ -227,8 +230,8 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def find_domains(
     extraction: Extraction, thread: np.ndarray, domain: np.ndarray
 ) -> tuple[list[str], np.ndarray]:
-    """Return the names of the domains found ("" is the default one), and each row's index into them, by
-    globalTid and domainId. Domain numbers are per process.
+    """Return the names of the domains found ("" is the default domain), and each row's index into
+    them. thread: globalTid. domain: domainId, which is numbered per process.
     """
     values, codes = factorize_together(find_processes(thread), zero_nulls(domain))
     domain_names = extraction.report.domains
@@ -244,8 +247,8 @@ def find_texts(
     ids: str = "textId",
     instead: str = NO_TEXT,
 ) -> tuple[Texts, np.ndarray]:
-    """Return the distinct texts, and each row's index into them, as they are in the report: inline text,
-    otherwise the registered string, otherwise a substitute.
+    """Return the distinct texts, and each row's index into them: the inline text, otherwise the
+    registered string, otherwise `instead`.
     """
     codes, texts = columns.texts[inline]
     texts = texts.decode()
@@ -262,8 +265,8 @@ def find_texts(
 
 
 def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
-    """Return local name indices of the categories, ABSENT if a row has none (NULL or 0).
-    `domain`: index of each row's domain.
+    """Return the local name index of each row's category; ABSENT without one (NULL or 0). domain:
+    index of each row's domain.
     """
     known = extraction.report.categories
 
@@ -277,7 +280,7 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
 
 
 def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Set facts aside; the rows follow when all parts are read."""
+    """Store facts. The rows are made when all parts have been read."""
     save = _save_ranges if part.table == TABLE else _save_operations
     save(extraction, part)
     yield from ()
@@ -354,12 +357,12 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
 
 
 def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the first begin and the last end (ns) of the work that each range launched on each stream.
+    """Return the first start and last end (ns) of the work that each range launched on each stream.
 
-    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end. Returns
-    range (a row's index), object, begin and end. Calls that begin within a range are adjacent in time, so
-    each range and stream needs the extremes of a slice: O((ranges + calls) log) for each thread and stream,
-    however deeply ranges are nested.
+    ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end.
+    Returns range (index of a row), object, begin and end. Calls that begin within a range are
+    adjacent in time, so each range and stream needs the extremes of a slice: O((ranges + calls)
+    log) per thread and stream, however deeply ranges are nested.
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
@@ -380,7 +383,9 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
 
 
 def _project_replays(ranges: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
-    """Project the work captured within each range, as :func:`project_ranges` does, once for each launch."""
+    """Project the work that was captured in each range as :func:`project_ranges` does, once per
+    graph launch.
+    """
     nodes = replays.select("thread", "captured").unique().sort("thread", "captured")
     pairs = [pl.DataFrame(schema={"range": pl.UInt32, "node": pl.Int64})]
     of_thread = dict(group_rows(ranges["thread"].to_numpy()))
@@ -407,13 +412,13 @@ def _project_replays(ranges: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFram
 
 
 def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return the first begin and the last end of rows that are equal in these columns."""
+    """Return the first start and last end of the rows that are equal in these columns."""
     return spans.group_by(*by).agg(pl.col("begin").min(), pl.col("end").max())
 
 
 def _mask_crossed(begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame) -> np.ndarray:
-    """Return the calls in which a range ends that began before or with them. (Clocks of NVTX and
-    CUDA may differ by some ns.)
+    """Return a mask of the calls during which a range ends that began before or with them. (Clocks
+    of NVTX and CUDA may differ by some ns.)
     """
     order = np.argsort(end)
     call_begin = calls["call_begin"].to_numpy()
@@ -429,7 +434,9 @@ def _mask_crossed(begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame) -> np
 def _find_slices(
     begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ranges in which calls begin, with the first of these calls and the one after the last."""
+    """Return the ranges in which calls begin, with the index of the first such call and of the one
+    after the last.
+    """
     called = calls["call_begin"].to_numpy()
     first, last = (np.searchsorted(called, edge, "left") for edge in (begin, end))
     spanning = np.flatnonzero(first < last)
@@ -439,8 +446,8 @@ def _find_slices(
 def _project_whole(
     begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ranges with work, its first begin and its last end, of calls that end in every range
-    in which they begin.
+    """Return ranges with work, its first start and its last end. calls: end within every range in
+    which they begin.
     """
     spanning, first, last = _find_slices(begin, end, calls)
     begins = reduce_slices(calls["begin"].to_numpy(), first, last, np.minimum)
@@ -450,8 +457,8 @@ def _project_whole(
 def _project_crossing(
     begin: np.ndarray, end: np.ndarray, calls: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Project the few calls that end outside a range in which they begin, pair by pair, as
-    :func:`_project_whole` does for the others.
+    """Project the few calls that end outside a range in which they begin, one pair at a time;
+    result as in :func:`_project_whole`.
     """
     spanning, first, last = _find_slices(begin, end, calls)
     spans = pl.DataFrame({"place": spanning, "first": first, "last": last, "until": end[spanning]})
@@ -470,19 +477,21 @@ def _project_crossing(
 
 
 def select_value_rows(_: ReportInfo) -> str:
-    """Return the condition for ranges and marks with a number in a column."""
+    """Return the SQL condition for ranges and marks with a number in a column."""
     has_number = QUERIES["nvtx_has_plain_number"]
     return f"({has_number}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 
 def select_payload_rows(info: ReportInfo) -> str:
-    """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
+    """Return the SQL condition for rows with a payload: marks of all domains, and ranges of all
+    domains except NCCL's.
+    """
     ranges = " OR ".join(f"({select_other_rows(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the numbers in payloads that are JSON."""
+    """Yield the numbers in JSON payloads."""
     database, account = extraction.database, extraction.account
     if not (database.has(TABLE, "jsonText") or database.has(TABLE, "jsonTextId")):
         return
@@ -515,7 +524,7 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the one number that events carry in columns of the table."""
+    """Yield the single number that events may have in columns of the table."""
     database = extraction.database
     if not any(database.has(TABLE, name) for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)):
         return
@@ -542,7 +551,7 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 def _place_rows(columns: Columns) -> dict[str, np.ndarray]:
-    """Return begin, end, thread and domain of rows read with PLACE, and whether they are marks."""
+    """Return start, end, thread and domain of rows read with PLACE, and whether they are marks."""
     return {
         "begin": columns["start"],
         "end": columns["end"],
@@ -555,8 +564,10 @@ def _place_rows(columns: Columns) -> dict[str, np.ndarray]:
 def _count_numbers(
     extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
 ) -> Iterator[Counters]:
-    """Yield counters of numbers on their threads: columns of :func:`_place_rows`, path (index into the
-    paths), and `fraction` for `real` values, otherwise `whole`. Ranges that are too short are skipped.
+    """Yield counters of payload numbers on their threads. Ranges that are too short are skipped.
+
+    leaves: columns of :func:`_place_rows`, `path` (index into the paths), and `fraction` for `real`
+    values, otherwise `whole`.
     """
     account = extraction.account
     closed = np.where(leaves["mark"], NULL, leaves["end"])
@@ -585,7 +596,9 @@ def _count_numbers(
 
 
 def _find_zeros(begin: np.ndarray, end: np.ndarray, metric: np.ndarray) -> dict[str, np.ndarray]:
-    """Return zeros after ranges of a thread, except where a number of the same name begins."""
+    """Return zeros at the ends of ranges of a thread, except where a number of the same name
+    begins.
+    """
     closed = np.flatnonzero(end > begin)
     (times, metrics), codes = factorize_together(
         np.append(end[closed], begin), np.append(metric[closed], metric)
@@ -599,8 +612,8 @@ def _find_zeros(begin: np.ndarray, end: np.ndarray, metric: np.ndarray) -> dict[
 def _label_leaves(
     extraction: Extraction, leaves: Mapping[str, np.ndarray], paths: Sequence[str]
 ) -> tuple[list[str], np.ndarray]:
-    """Return labels in order, and each number's index into them: `domain: name`, array places in brackets,
-    `#2` for the second occurrence of a name in a payload.
+    """Return sorted labels, and each number's index into them: `domain: name`, with array positions
+    in brackets, and `#2` for the second occurrence of a name in a payload.
     """
     domains, domain_of = find_domains(extraction, leaves["thread"], leaves["domain"])
     keys, codes = factorize_together(domain_of, leaves["path"], leaves["real"])
@@ -623,19 +636,19 @@ def _label_leaves(
 
 
 def _count_earlier(*columns: np.ndarray) -> np.ndarray:
-    """Count for each row the earlier rows that are equal in these columns."""
+    """Return for each row the number of earlier rows that are equal in these columns."""
     return count_occurrences(number_rows(*columns)[1])
 
 
 def _name_path(path: str) -> str:
-    """Return the name of a number from its position."""
+    """Return the name of a number from its path in the JSON."""
     name = re.sub(r"\A\$(?:\.data\[\d+\])?\.?", "", path)
     return WRAPPING.sub("", name, count=1).replace('"', "") or "number"
 
 
 def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:
-    """Return the values in payloads (`payload` is an index), except those of overlong payloads, and the texts
-    of their places (`path` is an index).
+    """Return the values in payloads (`payload` is an index), except in overlong payloads, and the
+    texts of their paths (`path` is an index).
     """
     pieces, paths = [], Numbering()
     sizes = np.array([len(payload) for payload in payloads], np.int64)

@@ -1,32 +1,33 @@
-"""Read facts other than the name from the texts of ranges: the operations of GEMMs, attention and
-convolutions, by their shapes, and the phase, requests and tokens of serving steps.
+"""Read facts other than the name from the texts of ranges: operations of GEMMs, attention and
+convolutions, from their shapes; and phase, requests and tokens of serving steps.
 
 Shapes:
 
-* PyTorch's emit_nvtx with record_shapes: `aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], [3, 4]]`, a list
-for each argument. Some operators have an argument before their operands, such as an addend or a gradient.
-Operators that call these (`aten::linear`, `aten::matmul`) are not counted, so that no product counts twice.
-* Hooks of modules (vLLM, SGLang, TensorRT-LLM) write a dictionary instead of a name: `{'Module':
-  'model.layers.0.mlp',
-'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}` for a linear layer; for a convolution with its
-stride, padding and dilation, too. PyProf writes one for functions: `{'mod': 'torch.nn.functional', 'op':
-'linear', 'args': [...]}`.
+* PyTorch's emit_nvtx with record_shapes writes a list for each argument: `aten::mm, seq = 5, op_id
+  = 7, sizes = [[2, 3], [3, 4]]`. Some operators have an argument before their operands, such as an
+  addend or a gradient. Operators that call these (`aten::linear`, `aten::matmul`) are not counted,
+  so that no product counts twice.
+* Hooks of modules (vLLM, SGLang, TensorRT-LLM) write a dictionary instead of a name. Linear layers:
+  `{'Module': 'model.layers.0.mlp', 'TrainableParams': {'weight': [n, k]}, 'Inputs': [[m, k]]}`.
+  Convolutions also have stride, padding and dilation. PyProf writes a dictionary for functions:
+  `{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [...]}`.
 
 Operations:
 
-* A product of an m x k and a k x n matrix takes 2 m n k, a batch of products this times its size.
-* Attention of h heads, s queries and t keys takes 2 h s t (d + v), with d and v numbers in a key and a value;
-  its backward
-pass 2.5 times that, as fused kernels recompute the scores. A causal mask leaves half of it where s = t, else
-s t - s (s - 1) / 2 of s t pairs. Sequences of several lengths packed into one are not counted: no text has
-their lengths.
-* A convolution takes 2 for each output, input channel of its group and element of the kernel; the backward
-  pass, of input
-and weight, twice that. The operator of the forward pass has no stride: it is not counted.
+* The product of an m x k and a k x n matrix takes 2 m n k operations; a batch of products takes
+  this times its size.
+* Attention with h heads, s queries and t keys takes 2 h s t (d + v), where d and v are the numbers
+  in a key and a value. Its backward pass takes 2.5 times as many, because fused kernels compute the
+  scores again. A causal mask halves this if s = t; otherwise s t - s (s - 1) / 2 of s t pairs
+  remain. Packed sequences of different lengths are not counted, because no text contains their
+  lengths.
+* A convolution takes 2 operations for each output, input channel of its group, and element of the
+  kernel. The backward pass, for input and weight, takes twice as many. The operator of the forward
+  pass has no stride and is not counted.
 
-Steps of serving: `execute_context_2(1024)_generation_30(30)` of vLLM (requests and tokens that begin and that
-continue), `[Executor] _forward_step 812: 1 ctx reqs, 2048 ctx tokens, 31 gen reqs` of TensorRT-LLM,
-`step[EXTEND bs=2 toks=900]` of SGLang.
+Serving steps: `execute_context_2(1024)_generation_30(30)` in vLLM (requests and tokens that begin,
+and that continue); `[Executor] _forward_step 812: 1 ctx reqs, 2048 ctx tokens, 31 gen reqs` in
+TensorRT-LLM; `step[EXTEND bs=2 toks=900]` in SGLang.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ _MOST = 1 << 60
 
 
 def read_facts(texts: DistinctTexts) -> np.ndarray:
-    """Return the values in each text: one row per entry of FACTS (int64). Of many texts only the templates are
-    looked at first.
+    """Return the values in each text, one row per entry of FACTS (int64). If there are many texts,
+    their templates are examined first.
     """
     is_few = len(texts) <= FEW_TEXTS
     templates = None if is_few else texts.templates
@@ -110,7 +111,7 @@ def read_facts(texts: DistinctTexts) -> np.ndarray:
 
 
 def read_facts_of(texts: Texts) -> np.ndarray:
-    """Return the values in each text: one row per entry of FACTS (int64)."""
+    """Return the values in each text, one row per entry of FACTS (int64)."""
     facts = np.full((len(FACTS), len(texts)), ABSENT)
     rows = np.flatnonzero(np.array(list(map(_may_say, texts)), bool))
     if not len(rows):
@@ -128,12 +129,12 @@ def read_facts_of(texts: Texts) -> np.ndarray:
 
 
 def _may_say(text: str) -> bool:
-    """Return whether a text may contain a fact; faster than matching patterns."""
+    """Return True if a text may contain a fact. This is faster than matching patterns."""
     return text.startswith(_BEGINNINGS) and (_SHAPES in text or text.startswith(_WITHOUT))
 
 
 def _read_steps(texts: pl.Series) -> pl.DataFrame:
-    """Return `phase`, `requests` and `tokens` of steps, null if missing."""
+    """Return `phase`, `requests` and `tokens` of serving steps, null if missing."""
     frame = texts.to_frame().with_columns(
         *(pl.col("text").str.extract_groups(one).alias(f"{at}") for at, one in enumerate(_COUNTS)),
         said=pl.col("text").str.extract_groups(_WORDS),
@@ -167,7 +168,9 @@ def _read_steps(texts: pl.Series) -> pl.DataFrame:
 
 
 def _count_operations(texts: pl.Series) -> pl.DataFrame:
-    """Return `operations`, `masked` and `elements` of products, null without product shapes."""
+    """Return `operations`, `masked` and `elements` of products; null if a text has no shapes of a
+    product.
+    """
     text = pl.col("text")
     frame = texts.to_frame().with_columns(
         operator=text.str.extract(_OPERATOR),
@@ -242,7 +245,9 @@ def _count_attention() -> _Counts:
 
 
 def _count_convolutions() -> _Counts:
-    """Count the backward pass: a is the gradient of the output, b the input, c the weight."""
+    """Return the counts for the backward pass of convolutions. a: gradient of the output; b: input;
+    c: weight.
+    """
     gradient, given, weight = (pl.col(name) for name in "abc")
     fits = pl.col("operator").str.contains("convolution") & (weight.list.len() >= 3)
     for one in (gradient, given):
@@ -261,7 +266,9 @@ def _count_convolutions() -> _Counts:
 
 
 def _count_modules() -> tuple[_Counts, _Counts]:
-    """Count linear layers and convolutions, by their weights and first inputs."""
+    """Return the counts for linear layers and for convolutions, from their weights and first
+    inputs.
+    """
     weight, given = pl.col("weight"), pl.col("input")
     inputs, numbers = _multiply(given), _multiply(weight)
     inner = given.list.last()
@@ -281,7 +288,7 @@ def _count_modules() -> tuple[_Counts, _Counts]:
 def _where(
     fits: pl.Expr, operations: pl.Expr, masked: pl.Expr | None, elements: pl.Expr
 ) -> _Counts:
-    """Return counts if shapes fit each other, otherwise nulls."""
+    """Return counts where shapes fit each other, otherwise nulls."""
     lacks = pl.lit(None, pl.Float64)
     counts = (operations, lacks if masked is None else masked, elements)
     operations, masked, elements = (pl.when(fits).then(one) for one in counts)

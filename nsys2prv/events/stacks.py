@@ -1,10 +1,10 @@
-"""Read call stacks: the program locations of calls and samples. Callers are numbered as in Extrae's traces, 1
-is the innermost; only functions of the program count, unless there are none.
+"""Read call stacks: the program locations of calls and samples.
 
-``catalogue/frames.yaml`` assigns frames to owners. No table of stacks has a file or a line. In real exports,
-the frames of a stack are in any order, depth 0 is the innermost, and a frame without a name has its address
-as name. Stacks are numbered from 1, and 0 means none; but CUDA API calls in exports of nsys 2022 count from
-0.
+Callers are numbered as in Extrae's traces; 1 is the innermost. Only functions of the program count,
+unless there are none. ``catalogue/frames.yaml`` assigns frames to owners. No table of stacks
+contains a file or a line. In real exports, the frames of a stack are in any order, depth 0 is the
+innermost, and a frame without a name has its address as name. Stacks are numbered from 1, and 0
+means none; but CUDA API calls in exports of nsys 2022 count from 0.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
 class DistinctStacks:
-    """The distinct stacks found by a worker in a table, each described once."""
+    """The distinct stacks that a worker found in a table, each described once."""
 
     def __init__(self, depth: int, folds: bool, most_text: int) -> None:
         #: True if folded stacks are wanted.
@@ -123,7 +123,7 @@ class DistinctStacks:
         self._ids, self._numbers = read.ids, self._number(read, extraction)
 
     def _number(self, read: StackRows, extraction: Extraction) -> np.ndarray:
-        """Return the numbers of stacks that were read, and describe new ones."""
+        """Return the number of each stack that was read, and describe new stacks."""
         numbers = self._look_up(read.sums)
         new = np.flatnonzero(numbers < 0)
         if len(new):
@@ -151,8 +151,8 @@ class DistinctStacks:
     def _describe(
         self, first: np.ndarray, stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]]
     ) -> None:
-        """Add the labels of stacks. first: index of the innermost frame of each. code: distinct (function,
-        module) of each of `frames`.
+        """Describe new stacks. first: index of the innermost frame of each stack. stack: stack of
+        each frame. code: index of each frame in `frames`, the distinct (function, module).
         """
         values = map_labels("code_owner")
         owner = [find_owner(name if _is_named(name) else "", path) for name, path in frames]
@@ -204,8 +204,8 @@ class Stacks:
         self._callers = np.zeros(0, np.int64)
 
     def find(self, ids: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that have stacks, and the numbers of the distinct ones that these are. ids: of
-        the stacks of rows, from `least` on.
+        """Return the indices of the rows that have stacks, and the numbers of their distinct
+        stacks. ids: stack ids of the rows. least: lowest id of a stack.
         """
         rows = np.flatnonzero((ids >= least - self._shift) & self._is_there)
         if not len(rows):
@@ -216,18 +216,18 @@ class Stacks:
         return rows, numbers
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the owner of the running code, by the innermost frame outside the system; ABSENT for rows
-        without a stack.
+        """Return the owner of the running code, from the innermost frame outside the system; ABSENT
+        for rows without a stack.
         """
         return np.append(self._distinct.owners, ABSENT)[numbers]
 
     def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of function and module of rows at a depth, or NULL."""
+        """Return the ids of function and module of each row at a depth, or NULL."""
         frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
     def complete(self, rows: Rows, held: np.ndarray, numbers: np.ndarray) -> Rows:
-        """Return the rows with their callers. held, numbers: see :meth:`find`."""
+        """Return the rows with their callers. held, numbers: result of :meth:`find`."""
         if len(held):
             rows.columns[CALLERS] = np.zeros(len(rows.begin), np.int64)
             rows.columns[CALLERS][held] = self._callers[numbers]
@@ -237,7 +237,7 @@ class Stacks:
         return rows
 
     def _take(self, numbers: np.ndarray) -> None:
-        """Keep the descriptions of new stacks, by their numbers."""
+        """Keep the descriptions of new stacks with these numbers."""
         distinct = self._distinct
         lacking = np.full(len(distinct.keys) - len(self._callers), ABSENT)
         self._callers = np.append(self._callers, lacking)
@@ -262,7 +262,7 @@ class Stacks:
 
 
 def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctStacks:
-    """Return the distinct stacks of a table that this thread found in its recent tasks of the report."""
+    """Return the distinct stacks of a table that this thread found in recent tasks of the report."""
     path, folds = extraction.database.path, extraction.settings.stacks
     of_report = vars(_MET)
     if of_report.get("report") != (report := (path, path.stat().st_mtime_ns)):
@@ -278,9 +278,11 @@ def _find_distinct(extraction: Extraction, table: str, depth: int) -> DistinctSt
 def _fold(
     stack: np.ndarray, code: np.ndarray, frames: list[tuple[str, str]], allowed: int
 ) -> pl.Series:
-    """Return the texts of stacks, the outermost function first. code: which of `frames` each is, the
-    innermost first; of equal neighbors one counts, but two stay two. allowed: bytes of all texts,
-    about.
+    """Return the texts of stacks, outermost function first.
+
+    stack: stack of each frame. code: index of each frame in `frames`, innermost first. Equal
+    neighbors are merged, except the two outermost frames. allowed: approximate limit for the bytes
+    of all texts.
     """
     distinct, numbers = np.unique([fold_frame(*one) for one in frames], return_inverse=True)
     stack, code = stack[::-1], numbers[code[::-1]]
@@ -293,21 +295,21 @@ def _fold(
 
 
 def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks:
-    """Return the stacks of a table. depth: see `Stacks.frames`."""
+    """Return the stacks of a table. depth: as in `Stacks.frames`."""
     return extraction.find_once(table, lambda: Stacks(extraction, table, depth))
 
 
 def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows) -> Rows:
-    """Return the rows with their callers, by the ids of their stacks (NULL or 0 for none) in this
-    table.
+    """Return the rows with their callers. ids: ids of their stacks in this table (NULL or 0 for
+    none).
     """
     stacks = open_stacks(extraction, table)
     return stacks.complete(rows, *stacks.find(ids))
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Return names of the set `caller_line` of rows, as Extrae writes them: `120 (jacobi.f90)`; ABSENT for
-    rows without a file (ids of strings) or a line (from 1).
+    """Return names of the set `caller_line`, as Extrae writes them: `120 (jacobi.f90)`. Rows
+    without a file (id of a string) or a line (from 1) get ABSENT.
     """
 
     def make_texts(*distinct: np.ndarray) -> list[str]:
@@ -327,8 +329,8 @@ def name_sources(
     lines: np.ndarray,
     names: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return local names of source locations: `file:line`, or `name@file:line` for those with names; without
-    a file the name, or ABSENT without both. files, names: ids of strings.
+    """Return local names of source locations: `file:line`, or `name@file:line` with a name. Without
+    a file, return the name; ABSENT without both. files, names: ids of strings.
     """
 
     def make_texts(files: np.ndarray, lines: np.ndarray, *names: np.ndarray) -> list[str]:
@@ -347,7 +349,7 @@ def name_sources(
 
 
 def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
-    """Set aside which stack each row of calls or samples has, for who asks for whole stacks."""
+    """Store the stack of each row as a fact, for analyses that need whole stacks."""
     if rows.stack is None:
         return
     held = np.flatnonzero(rows.stack)
@@ -359,7 +361,7 @@ def set_stacks_aside(extraction: Extraction, rows: Rows) -> None:
 
 
 def _is_ascending(database: Database, table: str) -> bool:
-    """Return whether the rows of a table of stacks are in the order of their ids."""
+    """Return True if the rows of a table of stacks are sorted by id."""
     last = NULL
     for piece in database.read_pieces(table, ("id",)):
         ids = np.append(last, piece["id"][piece["id"] != NULL])
@@ -370,7 +372,7 @@ def _is_ascending(database: Database, table: str) -> bool:
 
 
 def _find_extremes(database: Database, table: str, column: str) -> tuple[int, int]:
-    """Return the minimum and maximum integer of a column, or NULL for both."""
+    """Return the smallest and the largest integer in a column, or NULL for both."""
     pieces = (piece[column] for piece in database.read_pieces(table, (column,)))
     bounds = [find_bounds(known) for one in pieces if len(known := one[one != NULL])]
     least, greatest = zip(*bounds, strict=True) if bounds else ((NULL,), (NULL,))
@@ -378,8 +380,10 @@ def _find_extremes(database: Database, table: str, column: str) -> tuple[int, in
 
 
 def _find_shift(extraction: Extraction, table: str) -> int:
-    """Return the offset for the stack numbers of CUDA API calls: 1 if the first is 0, the last one is less
-    than that of a stack, and stacks found in this way name their calls.
+    """Return the offset of the stack numbers of CUDA API calls.
+
+    It is 1 if three conditions hold: the first number is 0, the last is below the largest stack
+    number, and the stacks found in this way contain their calls.
     """
     database = extraction.database
     if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
@@ -415,8 +419,8 @@ def _find_shift(extraction: Extraction, table: str) -> int:
 
 @cache
 def find_owner(name: str, path: str) -> str:
-    """Return the owner of a frame by its function's name and its module's path: a label of the value set
-    `code_owner`.
+    """Return the owner of a frame, a label of the value set `code_owner`. name: of its function.
+    path: of its module.
     """
     owner = _match("modules", path) or _match("functions", strip_arguments(name))
     if owner:
@@ -427,7 +431,7 @@ def find_owner(name: str, path: str) -> str:
 
 @cache
 def _match(section: str, text: str) -> str:
-    """Return the owner with a pattern in a section that matches a text, or ""."""
+    """Return the owner with a pattern in this section that matches a text, or ""."""
     rules = _load_patterns(section)
     return next((owner for owner, pattern in rules if pattern.search(text)), "")
 
@@ -440,7 +444,9 @@ def _load_patterns(section: str) -> list[tuple[str, re.Pattern[str]]]:
 
 @cache
 def strip_arguments(name: str) -> str:
-    """Return a function's name without its type and its arguments: `setup` of `void setup(Grid&)`."""
+    """Return the name of a function without its type and arguments: `setup` for `void
+    setup(Grid&)`.
+    """
     name = _BEHIND.sub("", name.replace(_UNNAMED_SPACE, ""))
     if LAMBDA in name:
         name = _OUTER_ARGUMENTS.sub("::", name).partition(LAMBDA)[0]
@@ -456,14 +462,14 @@ def strip_arguments(name: str) -> str:
 
 
 def strip_version(symbol: str) -> str:
-    """Return the function's name without its interface version: `cudaLaunchKernel` for
+    """Return the name of a function without its interface version: `cudaLaunchKernel` for
     `cudaLaunchKernel_v7000`.
     """
     return _VERSION.sub("", symbol)
 
 
 def find_bare_name(name: str) -> str:
-    """Return a function's name without type, namespaces and arguments: `cudaMalloc` of
+    """Return the name of a function without type, namespaces and arguments: `cudaMalloc` for
     `cudaError cudaMalloc<double>(double**, unsigned long)`.
     """
     bare = _BARE_NAME.search(strip_arguments(name))
@@ -475,18 +481,22 @@ def _is_named(name: str) -> bool:
 
 
 def take_file_name(module: str) -> str:
-    """Return a module's file name; the folders before it differ from machine to machine."""
+    """Return the file name of a module without its folders, which differ between machines."""
     return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 
 
 def label_frame(name: str, path: str) -> str:
-    """Return the name of a frame in a trace: `setup (jacobi)`; without a name, its module alone."""
+    """Return the name of a frame in a trace: `setup (jacobi)`, or only the module for a frame
+    without a name.
+    """
     module = take_file_name(path)
     return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module}{NO_SYMBOLS}"
 
 
 def fold_frame(name: str, path: str) -> str:
-    """Return the name of a frame in folded stacks: `setup`; without a name `[libc.so.6]`, its module."""
+    """Return the name of a frame in folded stacks: `setup`, or the module `[libc.so.6]` for a frame
+    without a name.
+    """
     if name.startswith("["):  # that a stack is not whole
         return name
     frame = strip_arguments(name) if _is_named(name) else f"[{take_file_name(path).strip('[]')}]"

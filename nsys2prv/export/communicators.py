@@ -1,16 +1,17 @@
-"""Identify the MPI communicators of a job in each rank's rows, and their members.
+"""Identify the MPI communicators of a job in the rows of each rank, and find their members.
 
-MPI_COMMUNICATORS has a row for every communicator that a rank saw created. Handles are valid within one
-process only. `members`, if exported (NSYS_MPI_STORE_TEAMS_PER_RANK), lists world ranks by their rank in the
-communicator; the inverse list, of ranks in the communicator by world rank, is also recognized (by the row's
-own `rank` and `localRank`). Without it the rows of all ranks together determine the members:
+MPI_COMMUNICATORS has a row for every communicator that a rank saw created. Handles are valid only
+within one process. `members`, if exported (NSYS_MPI_STORE_TEAMS_PER_RANK), lists world ranks by
+rank in the communicator. The inverse list, ranks in the communicator by world rank, is also
+recognized, by the row's own `rank` and `localRank`. Without `members`, the rows of all ranks
+together determine the members:
 
-* MPI_COMM_WORLD has no parent; its ranks are those from 0 to its size.
-* Most others have the world rank of their root and a number assigned by this root, which
-identify them in all reports. The members are the ranks of the rows with these two numbers, each at its
-`localRank`.
-* A duplicate has only its parent, whose members are its own. All members duplicate a
-communicator in the same order, so its n-th duplicates correspond.
+* MPI_COMM_WORLD has no parent. Its ranks are those from 0 to its size.
+* Most others have the world rank of their root and a number assigned by this root. These two
+  numbers identify a communicator in all reports. Its members are the ranks of the rows with these
+  numbers, each at its `localRank`.
+* A duplicate has only a parent, and the same members. All members duplicate a communicator in the
+  same order, so the n-th duplicates on all ranks are one communicator.
 
 Intercommunicators, and communicators merged from them, are not recorded.
 """
@@ -44,7 +45,7 @@ Ranks = Sequence[int]
 
 
 class Communicator(Struct, frozen=True):
-    """A communicator of one rank."""
+    """An MPI communicator, as one rank sees it."""
 
     #: World rank of the process that made it.
     rank: int
@@ -72,7 +73,7 @@ class Communicator(Struct, frozen=True):
 
 
 def read_communicators(database: Database) -> tuple[Communicator, ...]:
-    """Return the rows of a report in the order of their times, without names."""
+    """Return the communicators of a report in order of creation, without names."""
     columns = (
         *("rank", "timestamp", "commHandle", "parentHandle", "localRank", "size"),
         *("groupRoot", "groupRootUid", "commUid", "members"),
@@ -91,8 +92,8 @@ def read_communicators(database: Database) -> tuple[Communicator, ...]:
 
 
 def _parse_members(text: object, rank: int, local: int | None, size: int | None) -> Ranks | None:
-    """Return world ranks by rank in the communicator, if the text states them without a
-    contradiction.
+    """Return the world ranks of the members by rank in the communicator; None if the text does not
+    state them consistently.
     """
     numbers = [int(number) for number in re.findall(r"-?\d{1,18}", str(text or ""))]
     if local is None:
@@ -113,7 +114,7 @@ def _shorten(ranks: Sequence[int]) -> Ranks:
 
 
 class _Team(Struct):
-    """A communicator, as the rows of all its ranks describe it."""
+    """An MPI communicator, as described by the rows of all its ranks."""
 
     #: What tells it from others, without its members.
     label: str
@@ -131,13 +132,15 @@ class _Team(Struct):
     members: Ranks | None = None
 
     def add_row(self, row: Communicator) -> None:
-        """Take the place in it that a row says its rank has."""
+        """Add the place of a rank, as stated by the rank's row."""
         if row.local_rank is not None:
             first = self.places.setdefault(row.local_rank, row.rank)
             self.is_doubtful |= first != row.rank
 
     def find_members(self) -> Ranks | None:
-        """Return the world ranks of its ranks, or None if unknown. Those of its parent must be known."""
+        """Return the world ranks of the members, or None if unknown. The members of the parent must
+        be known.
+        """
         if self.listed is not None or self.is_doubtful:
             return self.listed
         if self.label == WORLD:
@@ -150,7 +153,7 @@ class _Team(Struct):
 
 
 def name_communicators(reports: Sequence[Sequence[Communicator]]) -> list[tuple[Communicator, ...]]:
-    """Return the known communicators of each report (in the order of their times) with names, keys and
+    """Return the known communicators of each report, in order of creation, with names, keys and
     members.
     """
     teams: dict[Hashable, _Team] = {}
@@ -175,7 +178,7 @@ def name_communicators(reports: Sequence[Sequence[Communicator]]) -> list[tuple[
 
 
 def _name_team(team: _Team) -> dict[str, Any]:
-    """Return `name`, `key` and `members` of its rows."""
+    """Return the fields `name`, `key` and `members` for all rows of a communicator."""
     if team.members is None:
         return {"members": None}
     text = team.label if team.label == WORLD else _join(team.members, team.label)
@@ -190,8 +193,8 @@ def make_key(text: str) -> int:
 
 
 def _find_teams(rows: Sequence[Communicator], teams: dict[Hashable, _Team]) -> list[_Team | None]:
-    """Return the communicator of each row of a report, None if unknown; new ones are added to the
-    teams.
+    """Return the communicator of each row of a report, or None if unknown. New communicators are
+    added to `teams`.
     """
     predefined = _find_predefined(rows)
     latest: dict[tuple[int, int | None], _Team | None] = {}
@@ -240,9 +243,10 @@ def _doubt_duplicates(
 
 
 def _find_predefined(rows: Sequence[Communicator]) -> dict[int, str]:
-    """Return row id -> MPI_COMM_WORLD or MPI_COMM_SELF. Of each rank's communicators with no
-    parent, the first one with all ranks in order (or without a list of members) is the world, and
-    one with a single rank is self.
+    """Return row id -> "MPI_COMM_WORLD" or "MPI_COMM_SELF".
+
+    Among the communicators of a rank without a parent, the first one with all ranks in order (or
+    without a list of members) is the world. One with a single rank is self.
     """
     whole = {
         id(row): row.members if row.members is not None else range(row.size)
@@ -270,7 +274,7 @@ def _join(members: Ranks | None, label: str) -> str:
 
 
 def _format_ranks(members: Ranks) -> str:
-    """Return the ranks in a few characters, equal for equal lists only."""
+    """Return a short text for a list of ranks, different for different lists."""
     known = [rank for rank in members if rank != NOT_REPORTED]
     runs: list[list[int]] = []
     for rank in known:

@@ -1,8 +1,8 @@
-"""Read the tables of one export (:class:`Database`), in any form: SQLite (:mod:`nsys2prv.export.sqlite`) or
-Parquet (:mod:`nsys2prv.export.parquet`).
+"""Read the tables of an export (:class:`Database`) in any form: SQLite
+(:mod:`nsys2prv.export.sqlite`) or Parquet (:mod:`nsys2prv.export.parquet`).
 
-Conditions on rows are in SQL, with the table's columns in braces. SQLite evaluates them once for each
-distinct combination of the values they use.
+Conditions on rows are SQL expressions with column names in braces. SQLite evaluates each condition
+once per distinct combination of column values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LookedAt = tuple[np.ndarray, Mapping[str, Callable[[int], str]]]
 
 
 class ConditionColumns(Struct, frozen=True):
-    """The columns that conditions use: by their values, or by the values' types only (NULL is one)."""
+    """Columns that conditions use: by value, or only by the type of the value (NULL is a type)."""
 
     #: Columns whose values count.
     values: tuple[str, ...]
@@ -57,7 +57,7 @@ class ConditionColumns(Struct, frozen=True):
 
 @lru_cache(1024)
 def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
-    """Return the columns that conditions with columns in braces refer to."""
+    """Return the columns named in braces in these conditions."""
     values, types = {}, {}
     for by_type, by_null, by_value in _COLUMN.findall("\n".join(conditions)):
         (values if by_value else types)[by_type or by_null or by_value] = None
@@ -65,7 +65,9 @@ def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
 
 
 def select_condition_bits(conditions: Sequence[str]) -> str:
-    """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
+    """Return an SQL expression for a bit mask of the conditions that a row meets. Bit 0 is the
+    first condition.
+    """
     return " + ".join(
         f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
         for number, condition in enumerate(conditions)
@@ -79,8 +81,9 @@ def evaluate_conditions(
     conditions: Sequence[str],
     most: int | None = None,
 ) -> np.ndarray | None:
-    """Return as bits which of the conditions each row meets, 1 for the first; None if there are more than
-    `most` combinations of the values they use.
+    """Return a bit mask per row of the conditions that it meets (bit 0: the first condition).
+
+    Return None if the condition columns have more than `most` combinations of values.
     """
     # There is a table where conditions look at no column, too.
     looked_at = looked_at or [(np.zeros(rows, np.int64), {})]
@@ -106,13 +109,14 @@ def evaluate_conditions(
 
 
 def write_integer(value: int) -> str:
-    """Return an integer in SQL."""
+    """Return an integer as SQL text."""
     return "NULL" if value == NULL else str(value)
 
 
 def write_types(columns: Sequence[str]) -> dict[str, Callable[[int], str]]:
-    """Return functions that write values of columns whose types are packed into one number, TYPE_BITS
-    each."""
+    """Return column -> function that writes a value as SQL. The types of all columns are packed
+    into one number, TYPE_BITS per column.
+    """
 
     def write(place: int, types: int) -> str:
         return OF_TYPE[types >> TYPE_BITS * place & 7]
@@ -121,12 +125,12 @@ def write_types(columns: Sequence[str]) -> dict[str, Callable[[int], str]]:
 
 
 def quote_name(name: str) -> str:
-    """Return an SQL identifier."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 class SqlNames(dict):
-    """Column -> its name in SQL; NULL for a missing column."""
+    """Mapping from column to its name in SQL; missing columns map to NULL."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         super().__init__((column, quote_name(column)) for column in columns)
@@ -149,8 +153,8 @@ class SourceTable:
 
 
 class Database(Closable):
-    """One export opened for reading. Raises :class:`Nsys2prvError` for other files, and when it reads damaged
-    parts.
+    """An export opened for reading. Raises :class:`Nsys2prvError` for files of other kinds and for
+    damaged parts.
     """
 
     #: The SQLite file or the folder.
@@ -165,11 +169,13 @@ class Database(Closable):
     # ---- what each form of exports has in its own way ----
 
     def check(self) -> None:
-        """Check all tables. Raise one clear line for a damaged one."""
+        """Check all tables. Raise Nsys2prvError, in one line, if a table is damaged."""
         raise NotImplementedError
 
     def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
-        """Return columns of all rows of a part, and which conditions each row meets, as bits."""
+        """Return columns of all rows of a part, and for each row a bit mask of the conditions that
+        it meets.
+        """
         raise NotImplementedError
 
     def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
@@ -177,28 +183,32 @@ class Database(Closable):
         raise NotImplementedError
 
     def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
-        """Return the text of these of many registered strings."""
+        """Return id -> text of these registered strings."""
         raise NotImplementedError
 
     def _find_beginning(self, begin: str) -> Iterable[int]:
-        """Return the ids of registered strings that begin so, of many."""
+        """Return the ids of registered strings that start with this text."""
         raise NotImplementedError
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return the call stacks with ids from `low` to `high` of a table with :data:`FRAME_COLUMNS`. Unless
-        `of_all`, the rows may be assumed to be in the order of the ids.
+        """Return the call stacks with ids from `low` to `high` of a table with
+        :data:`FRAME_COLUMNS`.
+
+        of_all: read all rows. Otherwise the rows are assumed to be sorted by id.
         """
         raise NotImplementedError
 
     # ---- what follows from it ----
 
     def has(self, table: str, *columns: str) -> bool:
-        """True if the table exists with all these columns."""
+        """Return True if the table exists and has all these columns."""
         return table in self.tables and self.tables[table].columns.keys() >= set(columns)
 
     def make_condition(self, table: str, where: str) -> str:
-        """Make an SQL condition from one with the table's columns in braces: missing columns become NULL,
-        {strings:TEXT} the ids of registered strings with this prefix. "" is true.
+        """Return an SQL condition for a condition with column names in braces; "" becomes true.
+
+        Missing columns become NULL. {strings:TEXT} becomes the ids of registered strings that start
+        with TEXT.
         """
         if not where:
             return "1"
@@ -215,7 +225,7 @@ class Database(Closable):
         return sqlite3.connect(":memory:")
 
     def _evaluate(self, sql: str) -> list[tuple]:
-        """Return the result of a query without tables, which is the same for all reports."""
+        """Return the rows of a query that uses no tables. Its result does not depend on the report."""
         answer = _EVALUATED.get(sql)
         if answer is None:
             if len(_EVALUATED) >= MOST_EVALUATED:
@@ -224,14 +234,14 @@ class Database(Closable):
         return answer
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if "_evaluator" in self.__dict__:
             self.__dict__.pop("_evaluator").close()
         self.tables = {}
 
     def count_rows(self, part: Part, where: str = "") -> int:
-        """Return the number of rows of a part, or of those that meet a condition (as in
-        :meth:`make_condition`).
+        """Return the number of rows of a part that meet a condition (as in :meth:`make_condition`);
+        all rows without one.
         """
         wanted = Wanted(conditions=[where] if where else [])
         pieces = (self._read_part(piece, wanted) for piece in part.split(TABLE_ROWS))
@@ -240,16 +250,16 @@ class Database(Closable):
     def read_small_table(
         self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
     ) -> list[tuple]:
-        """Return these columns of the rows of a small table that meet a condition, in the order of the rows.
-        types: required types of the first columns, as damaged rows may have others.
+        """Return columns of the rows of a small table that meet a condition, in row order.
 
-        A missing column reads as None, a missing table as no rows.
+        types: required types of the first columns; rows with other types are damaged and skipped. A
+        missing column reads as None, a missing table as no rows.
         """
         found = self._read_rows(table, columns, where) if table in self.tables else []
         return [row for row in found if all(map(isinstance, row, types))] if types else found
 
     def read_strings(self, ids: np.ndarray | Sequence[int]) -> dict[int, str]:
-        """Return the text of these ids of StringIds; an id without a row is absent."""
+        """Return id -> text for these ids of StringIds. Ids without a row are absent."""
         if not self.has(STRINGS, "id", "value"):
             return {}
         numbers = [int(number) for number in ids]
@@ -259,7 +269,7 @@ class Database(Closable):
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """The text of all ids of StringIds."""
+        """All registered strings: id -> text."""
         rows = self.read(self.tables[STRINGS].everything, ("id",), ("value",))
         codes, distinct = rows.texts["value"]
         texts = [raw.decode("utf-8", "replace") for raw in distinct.as_list()]
@@ -267,8 +277,8 @@ class Database(Closable):
         return {number: text for number, text in known if number != NULL}
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the integers that a few rows all over some tables have in one column each.
-        columns: by table.
+        """Return sample integers from one column of each of several tables, from rows spread over
+        the table. columns: table -> column.
         """
         sampled: list[int] = []
         for table, column in columns.items():
@@ -288,30 +298,30 @@ class Database(Closable):
         where: str = "",
         reals: tuple[str, ...] = (),
     ) -> Columns:
-        """Return columns of the rows that meet `where`, a condition for :meth:`make_condition`, in their
-        order. reals: read as float64, NaN for values that are not numbers.
+        """Return columns of the rows of a part that meet a condition, in row order.
 
-        A missing column reads as NULL throughout.
+        integers, texts, reals: names of columns. reals are read as float64, with NaN for values
+        that are not numbers. where: as in :meth:`make_condition`. A missing column reads as NULL.
         """
         wanted = Wanted(integers, texts, reals, [where] if where else [])
         columns, met = self._read_part(part, wanted)
         return columns.where(met != 0) if where else columns
 
     def read_pieces(self, table: str, integers: tuple[str, ...]) -> Iterator[Columns]:
-        """Yield columns of a whole table, some rows at a time."""
+        """Yield integer columns of a whole table, in pieces of some rows."""
         for piece in self.tables[table].whole.split(TABLE_ROWS):
             yield self.read(piece, integers)
 
     def read_once(self, part: Part, wanted: Wanted) -> Shared | None:
-        """Return columns of all rows of a part, and a mask of rows for each condition (for
-        :meth:`make_condition`); None if damage prevents it, which :meth:`read` then reports.
+        """Return columns of all rows of a part, and a mask of rows for each condition. Return None
+        if the part is damaged; :meth:`read` then reports the damage.
         """
         columns, met = self._read_part(part, wanted)
         return None if columns.damaged else Shared(part, columns, met)
 
 
 class _StringIds(dict[str, str]):
-    """Lists in SQL of the ids of registered strings, by how these begin."""
+    """SQL lists of the ids of registered strings, by the start of the string."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()

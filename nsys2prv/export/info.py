@@ -1,5 +1,7 @@
-"""Basic facts of one report (:class:`ReportInfo`, small and picklable): versions, host, clocks,
-processes, threads, ranks (also from the launcher's environment), GPUs and names of NVTX.
+"""Read basic facts of a report into :class:`ReportInfo`, which is small and picklable.
+
+It contains versions, host, clocks, processes, threads, ranks (also from the launcher's
+environment), GPUs, and names of NVTX domains and categories.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ CONTEXT_TABLES = tuple(
 
 
 class GpuLimits(Struct, frozen=True, order=True):
-    """Limits on concurrent work of a GPU; 0 if unknown."""
+    """Hardware limits on concurrent work of a GPU; 0 if unknown."""
 
     #: Its multiprocessors.
     processors: int = 0
@@ -108,7 +110,7 @@ UNKNOWN = GpuLimits()
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU, or an instance of one that is partitioned (MIG)."""
+    """A GPU, or a MIG instance of a partitioned GPU."""
 
     #: As the report numbers it; of an instance a free number.
     number: GpuNumber
@@ -128,8 +130,8 @@ class Gpu(Struct, frozen=True):
 
 
 def read_environment(database: Database) -> dict[str, set[str]]:
-    """Return the distinct settings, `NAME="text"`, of each variable in the launch environment of the report's
-    processes.
+    """Return variable -> distinct settings (`NAME="text"`) in the launch environment of the
+    report's processes.
 
     META_DATA_CAPTURE contains one row per variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`.
     """
@@ -155,8 +157,8 @@ def read_program(database: Database) -> list[str]:
 
 
 def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
-    """Return the values of numeric variables, in the order of these names. A variable with several values
-    (several launched processes) is ambiguous and left out.
+    """Return name -> value for the numeric variables among these names, in this order. A variable
+    with several values (several launched processes) is ambiguous and excluded.
     """
     numbers = {}
     for name in names:
@@ -169,14 +171,14 @@ def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> d
 
 
 def _find_recorder(folder: str) -> str:
-    """Return the version of Nsight Systems that its folder names, or ""."""
+    """Return the Nsight Systems version in the name of its installation folder, or ""."""
     found = _NSIGHT_SYSTEMS.search(folder)
     return found[1] if found else ""
 
 
 def _find_job(environment: Mapping[str, set[str]]) -> str:
-    """Return a digest of the first of :data:`JOB_VARIABLES` with one value, which identifies the launcher's
-    job and reveals nothing else, or "".
+    """Return a digest of the first of :data:`JOB_VARIABLES` with exactly one value, or "". It
+    identifies the launcher's job without revealing the value.
     """
     for name in JOB_VARIABLES:
         if len(settings := environment.get(name, ())) == 1:
@@ -268,19 +270,19 @@ class ReportInfo(Struct, frozen=True):
 
     @property
     def given(self) -> Path:
-        """Return the report as the user knows it."""
+        """Return the path of the report as the user gave it."""
         return self.given_path or self.path
 
     @property
     def begin_ns(self) -> int | None:
-        """Return the begin of the capture (local ns), or None if unknown."""
+        """Return the start of the capture (local ns), or None if unknown."""
         if not self.absolute:
             return self.time_shift
         return None if self.utc_ns is None else self.utc_ns + self.time_shift
 
     @property
     def clock(self) -> ReportClock:
-        """Return the report's clock, without the shift that the export added to its times."""
+        """Return the report's clock, without the shift that the export added to all times."""
         begin, gpus = self.begin_ns, frozenset(gpu.uuid for gpu in self.gpus.values() if gpu.uuid)
         if begin is None:
             return ReportClock(self.host, -self.time_shift, None, gpus)
@@ -290,10 +292,11 @@ class ReportInfo(Struct, frozen=True):
         return ReportClock(self.host, utc, system, gpus)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
-        """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), or None if unknown.
+        """Return the number of the GPU that a process (globalPid) uses under a CUDA ordinal, or
+        None if unknown.
 
-        If the report does not relate them, ordinal 0 is its only GPU; a higher ordinal means that it has
-        others, which it does not name.
+        If the report does not relate ordinals to GPUs and has one GPU, ordinal 0 is this GPU. A
+        higher ordinal shows that there are GPUs that the report does not name.
         """
         number = self.cuda_gpus.get((pid_of(pid), ordinal))
         if number is None and 0 <= ordinal < len(self.visible_gpus):
@@ -314,22 +317,24 @@ class ReportInfo(Struct, frozen=True):
 
 
 def find_processes(global_ids: np.ndarray) -> np.ndarray:
-    """Return the globalPid of each globalPid or globalTid; 0 for NULL."""
+    """Return the globalPid for each globalPid or globalTid (int64, shape (n,)); 0 for NULL."""
     return zero_nulls(global_ids) & PROCESS_MASK
 
 
 def pid_of(global_id: int) -> int:
-    """Return the operating system's process id inside a globalPid or globalTid."""
+    """Return the operating system's process ID in a globalPid or globalTid."""
     return (global_id >> 24) & 0xFFFFFF
 
 
 def tid_of(global_tid: int) -> int:
-    """Return the operating system's thread id inside a globalTid."""
+    """Return the operating system's thread ID in a globalTid."""
     return global_tid & 0xFFFFFF
 
 
 def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
-    """Read the small tables of an export. given_path: the report that it was made from, if any."""
+    """Read the small tables of an export. given_path: the .nsys-rep file from which it was made, if
+    any.
+    """
     with open_database(path) as database:
         check_tables(given_path or database.path, database.tables)
         database.check()
@@ -418,8 +423,9 @@ def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo
 
 
 def parse_driver_version(text: str) -> str:
-    """Return the version of NVIDIA's driver in its usual form, `515.65.01`, or "". Older reports write it as
-    one number, 5156501, and 0 without a driver.
+    """Return an NVIDIA driver version in its usual form, `515.65.01`, or "".
+
+    Older reports write it as one number, 5156501, and write 0 without a driver.
     """
     if not text.isdecimal():
         return text if _VERSION.fullmatch(text) else ""
@@ -427,26 +433,26 @@ def parse_driver_version(text: str) -> str:
 
 
 def _parse_shift(value: object) -> int:
-    """Return the number of ns that a setting of an export states, or 0."""
+    """Return the number of ns in an export setting, or 0."""
     match = re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip())
     return int(match[0]) if match else 0
 
 
 def _to_integer(value: object) -> int | None:
-    """Return a number that a clock can show."""
+    """Return a value as an integer if it is a possible clock time, otherwise None."""
     return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
 
 
 def _to_utc(value: object) -> int | None:
-    """Return a UTC time (ns), or None for an impossible one: a time before 1970 is from a clock that was
-    never set, and would stretch the trace over half a century.
+    """Return a UTC time (ns), or None if it is impossible. A time before 1970 comes from a clock
+    that was never set, and would stretch the trace over half a century.
     """
     number = _to_integer(value)
     return number if number is not None and number > 0 else None
 
 
 def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
-    """Return the name of highest priority of each thread."""
+    """Return globalTid -> the thread name of highest priority."""
     best: dict[int, tuple[int, int]] = {}
     columns = ("globalTid", "nameId", "priority")
     for tid, *values in database.read_small_table("ThreadNames", *columns, types=(int,)):
@@ -459,11 +465,10 @@ def _read_thread_names(database: Database) -> dict[GlobalTid, str]:
 def _read_nvtx_names(
     database: Database,
 ) -> tuple[dict[tuple[GlobalPid, DomainId], str], dict[tuple[GlobalPid, DomainId, int], str]]:
-    """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
+    """Return names of NVTX domains by (globalPid, domainId), and of categories by (globalPid,
     domainId, category).
 
-    A domain may be created on several threads of a process, under the same number; one row is as
-    good as another.
+    If a process has several rows for one domain, from several threads, any of them is used.
     """
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
     rows = database.read_small_table(NVTX_TABLE, *columns, where=NVTX_NAMES)
@@ -499,7 +504,7 @@ GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[G
 
 
 def read_gpus(database: Database, visible: Collection[str] | None) -> GpuTable:
-    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, None if no
+    """Return the GPUs of a report. visible: settings of CUDA_VISIBLE_DEVICES, or None if no
     environment was recorded.
     """
     columns = ("id", "name", "uuid", "busLocation", "smCount", "cuDevice")
@@ -539,8 +544,8 @@ def _blank_zeros(value: object, zeros: str) -> str:
 def _read_cuda_devices(
     database: Database, gpus: dict[GpuNumber, Gpu], processors: dict[GpuNumber, object]
 ) -> dict[tuple[int, int], GpuNumber]:
-    """Return (pid, CUDA ordinal) -> GPU. GPU instances, which CUDA gives UUIDs of their own and fewer
-    processors, are added to `gpus`.
+    """Return (pid, CUDA ordinal) -> GPU. MIG instances, which CUDA lists with their own UUIDs and
+    fewer processors, are added to `gpus`.
     """
     columns = ("pid", "cudaId", "gpuId", "uuid", "numMultiprocessors")
     rows = [
@@ -568,12 +573,12 @@ def _read_cuda_devices(
 
 
 def _trim_uuid(uuid: str) -> str:
-    """Return a UUID without the prefix that some tables write."""
+    """Return a UUID without the prefix that some tables add."""
     return _UUID_PREFIX.sub("", uuid, count=1).lower()
 
 
 def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str, limits: GpuLimits = UNKNOWN) -> GpuNumber:
-    """Add an instance of a GPU, whose model counts once; return its number."""
+    """Add a MIG instance to `gpus` and return its number."""
     number = GpuNumber(max(gpus, default=-1) + 1)
     gpus[number] = Gpu(number, uuid=uuid, limits=limits)
     return number
@@ -582,9 +587,10 @@ def _add_instance(gpus: dict[GpuNumber, Gpu], uuid: str, limits: GpuLimits = UNK
 def _find_visible(
     database: Database, gpus: dict[GpuNumber, Gpu], order: tuple[GpuNumber, ...], setting: str = ""
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPU of each CUDA ordinal, from the order of GPUs and CUDA_VISIBLE_DEVICES at the
-    program's start; nothing if a process may have changed that variable. An instance that it names
-    is added to the GPUs.
+    """Return the GPU of each CUDA ordinal, from CUDA_VISIBLE_DEVICES at the start of the program.
+    Return nothing if a process may have changed this variable.
+
+    order: the GPUs in CUDA's order. MIG instances in the setting are added to `gpus`.
     """
     visible = _parse_visible_devices(setting, order, gpus) if setting else order
     used: dict[int, set[int]] = defaultdict(set)
@@ -599,8 +605,8 @@ def _find_visible(
 def _order_as_cuda(
     gpus: dict[GpuNumber, Gpu], ordinals: dict[GpuNumber, object]
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPUs in CUDA's order when all are visible: by the report, otherwise, for GPUs of one model,
-    by PCI location. Return None if neither determines it.
+    """Return all GPUs in CUDA's order: as in the report or, for GPUs of one model, by PCI location.
+    Return None if neither determines the order.
     """
     own = [number for number, gpu in gpus.items() if gpu.key]
     known = {number: ordinals.get(number) for number in own}
@@ -615,7 +621,9 @@ def _order_as_cuda(
 def _parse_visible_devices(
     settings: str, order: Sequence[GpuNumber], gpus: dict[GpuNumber, Gpu]
 ) -> tuple[GpuNumber, ...]:
-    """Return the GPUs listed in CUDA_VISIBLE_DEVICES; as in CUDA, an invalid entry ends the list."""
+    """Return the GPUs listed in CUDA_VISIBLE_DEVICES. As in CUDA, the list ends at the first
+    invalid entry.
+    """
     visible = []
     for entry in map(str.strip, settings.split(",")):
         uuid = _trim_uuid(entry)

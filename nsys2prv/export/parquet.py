@@ -1,8 +1,9 @@
-"""Read a folder of Parquet files, one per table, as `nsys export --type parquetdir` writes them
-(:class:`ParquetFolder`). Only the requested columns are unpacked, for the rows of a part.
+"""Read a folder of Parquet files, one per table, written by `nsys export --type parquetdir`
+(:class:`ParquetFolder`).
 
-Files are measured before anything else: a page is unpacked as a whole, and a few KB may unpack to any amount.
-Page headers contain the unpacked sizes (:func:`measure_table`).
+Only the requested columns are unpacked, and only for the rows of a part. File sizes are checked
+first (:func:`measure_table`), because a few KB may unpack to any amount of data. Page headers
+contain the unpacked sizes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ParquetTable(SourceTable):
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
-        """Turn errors from damage in the block into one clear line that names the file."""
+        """Convert errors inside a `with` block into one Nsys2prvError that names the damaged file."""
         try:
             with hide_stderr():
                 yield
@@ -97,22 +98,22 @@ class ParquetTable(SourceTable):
 
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
-        """The columns, with the types of their values."""
+        """Column name -> type of its values."""
         with self.explain_damage():
             return dict(self._scanned.collect_schema())
 
     @cached_property
     def whole(self) -> Part:
-        """All of its rows."""
+        """All rows of the table."""
         with self.explain_damage():
             return Part(self.name, 1, self._scanned.select(pl.len()).collect().item())
 
     def scan(self, columns: Sequence[str]) -> pl.LazyFrame:
-        """Return these existing columns in SQLite's types."""
+        """Return a lazy frame of these columns, which must exist, in SQLite's types."""
         return self._scanned.select(_to_plain(name, self.columns[name]) for name in columns)
 
     def read(self, part: Part, columns: Sequence[str]) -> pl.DataFrame:
-        """Return these columns of some rows."""
+        """Return these columns of the rows of a part."""
         scanned = self.scan(columns)
         if not isinstance(part, SomeRows):
             return scanned.slice(max(part.first, 1) - 1, part.rows).collect()
@@ -124,7 +125,9 @@ class ParquetTable(SourceTable):
 
 
 def _to_plain(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as Int64, Float64, String or Binary; texts that are not UTF-8 are bytes."""
+    """Return a column converted to Int64, Float64, String or Binary. Texts that are not UTF-8
+    become bytes.
+    """
     column = pl.col(name)
     if kind in (pl.Int64, pl.Float64, pl.String, pl.Binary):
         return column
@@ -136,7 +139,7 @@ def _to_plain(name: str, kind: pl.DataType) -> pl.Expr:
 
 
 def _look_at(column: pl.Series) -> LookedAt:
-    """Return the values of a column for conditions."""
+    """Return the values of a column, prepared to evaluate conditions."""
     if column.dtype == pl.Int64:
         return column.fill_null(NULL).to_numpy(), {column.name: write_integer}
     distinct, codes = number_distinct(column)
@@ -151,7 +154,7 @@ def _look_at(column: pl.Series) -> LookedAt:
 
 
 class ParquetFolder(Database):
-    """An export in a folder of Parquet files. Rows count from 1."""
+    """An export in a folder of Parquet files. Rows are numbered from 1."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,8 +170,9 @@ class ParquetFolder(Database):
         self.has_few_strings = strings is None or strings.file.stat().st_size <= FEW_STRINGS
 
     def check(self) -> None:
-        """Measure all tables. Raise a one-line error if one has no sound footer, or all of them unpack to
-        more than files of their size may contain. Damaged pages are found when they are read.
+        """Measure all tables. Raise Nsys2prvError if a file has no valid footer, or if all tables
+        unpack to more than files of their size may contain. Damaged pages are found when they are
+        read.
         """
         budget = FolderBudget(self.packed)
         for table in self.tables.values():
@@ -233,7 +237,7 @@ class ParquetFolder(Database):
         return self._collect_strings(begins)
 
     def _collect_strings(self, chosen: pl.Expr) -> dict[int, str]:
-        """Return the texts of some registered strings by their ids."""
+        """Return id -> text of the registered strings selected by an expression."""
         table = self.tables[STRINGS]
         with table.explain_damage():
             if not table.columns["id"].is_integer():
@@ -242,7 +246,7 @@ class ParquetFolder(Database):
             return dict(zip(frame["id"], decode_texts(to_bytes(frame["value"])), strict=True))
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return call stacks."""
+        """Return call stacks as :meth:`Database.read_stacks` does."""
         source = self.tables[table]
         with source.explain_damage():
             frame = source.scan(FRAME_COLUMNS).filter(pl.col("id").is_between(low, high)).collect()
@@ -263,7 +267,7 @@ def _advise(folder: Path) -> str:
 
 
 class TableSize(Struct, frozen=True):
-    """Size of a table."""
+    """Unpacked size of a table."""
 
     #: Number of rows.
     rows: int
@@ -274,7 +278,9 @@ class TableSize(Struct, frozen=True):
 
 
 def measure_table(file: Path) -> TableSize:
-    """Return the size of a table. Raise ValueError if the file is damaged, OSError if it cannot be read."""
+    """Return the unpacked size of a table from its page headers. Raise ValueError if the file is
+    damaged, OSError if it cannot be read.
+    """
     with file.open("rb") as opened:
         try:
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -303,7 +309,7 @@ def _measure(data: mmap.mmap) -> TableSize:
 
 
 def _read_page_headers(data: mmap.mmap, column: dict[int, Any]) -> Iterator[dict[int, Any]]:
-    """Yield the headers of the pages of a column of a group of rows."""
+    """Yield the page headers of a column chunk, as field number -> value."""
     place = min(column[DATA], column.get(DICTIONARY) or column[DATA])
     end = place + column[PACKED_BYTES]
     while place < end:
@@ -316,7 +322,7 @@ def _read_page_headers(data: mmap.mmap, column: dict[int, Any]) -> Iterator[dict
 
 
 class _Reader:
-    """Reads Thrift's compact protocol."""
+    """Reader of Thrift's compact protocol."""
 
     def __init__(self, data: mmap.mmap | bytes, place: int) -> None:
         if place < 0:
@@ -329,7 +335,7 @@ class _Reader:
         return byte
 
     def _read_number(self) -> int:
-        """Return a number without a sign."""
+        """Return an unsigned number."""
         data, place = self.data, self.place
         byte = data[place]
         number, shift = byte & 0x7F, 7
@@ -346,7 +352,7 @@ class _Reader:
         return number >> 1 ^ -(number & 1)
 
     def read_struct(self, depth: int = 0) -> dict[int, Any]:
-        """Return the fields of a structure by their numbers."""
+        """Return a structure as field number -> value."""
         fields: dict[int, Any] = {}
         number = 0
         while head := self._read_byte():

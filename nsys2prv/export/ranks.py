@@ -1,10 +1,10 @@
-"""Relate the reports of a job: whether they are of one job, whether ranks are missing, and which were
-recorded together.
+"""Relate the reports of a job: do they belong to one job, are ranks missing, which were recorded
+together?
 
-A process may be recorded several times (`--capture-range-end=repeat`), and consecutive runs are not ranks of
-one job. Reports are captures of one process if machine, process id, name and ranks are equal, their times do
-not overlap, and CUDA's call numbers continue. Captures of different processes belong together by time, or by
-order if their clocks do not agree.
+A process may be recorded several times (`--capture-range-end=repeat`), and consecutive runs are not
+ranks of one job. Reports are captures of one process if machine, process ID, name and ranks are
+equal, their times do not overlap, and CUDA's call numbers continue. Captures of different processes
+belong together by time, or by order if their clocks differ.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ Chain = tuple[int, ...]
 
 
 def check_job(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return the doubts about the job, one line each."""
+    """Return warnings that the reports may not belong to one job, one line each."""
     return [*_find_copies(infos), *_check_jobs(infos), *_check_overlap(infos)]
 
 
 def check_claims(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning if two processes claim one rank."""
+    """Return a warning if two processes claim the same rank."""
     return _check_ranks(infos) or _check_launched_ranks(infos)
 
 
@@ -73,9 +73,10 @@ def check_missing_ranks(
     ranks: Sequence[int | None] | None = None,
     communicates: bool = True,
 ) -> list[str]:
-    """Return a warning if the launcher started more ranks than there are reports. infos: of all given ranks.
-    ranks: of their processes, None for unknown numbers; by default from the reports. communicates: whether
-    any communication of ranks was recorded.
+    """Return a warning if the launcher started more ranks than there are reports.
+
+    infos: of all given ranks. ranks: of their processes, with None for unknown numbers (default:
+    from the reports). communicates: True if communication between ranks was recorded.
     """
     # A variable may count pods or nodes, of which each has several processes.
     count = _count_processes(infos) if ranks is None else len(ranks)
@@ -106,18 +107,22 @@ def check_missing_ranks(
 
 
 def _count_processes(infos: Iterable[ReportInfo]) -> int:
-    """Count the ranks in reports: processes of MPI, otherwise those with CUDA contexts, or one."""
+    """Count the ranks in reports: MPI processes, otherwise processes with CUDA contexts, otherwise
+    one.
+    """
     return sum(max(len(info.ranks) or len(info.cuda_processes), 1) for info in infos)
 
 
 def _list_ranks(infos: Sequence[ReportInfo], stated: Sequence[int | None]) -> Sequence[int | None]:
-    """Return the ranks of reports: those of MPI, otherwise the launcher's if they differ."""
+    """Return the rank of each report: from MPI, otherwise from the launcher if its ranks are
+    distinct.
+    """
     of_mpi = [rank for info in infos for rank in info.ranks.values()]
     return of_mpi or (stated if len(set(stated)) == len(stated) == _count_processes(infos) else [])
 
 
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return reports with the same sessions, processes and rows."""
+    """Return a warning for reports that have the same sessions, processes and rows."""
     copies = []
     seen: dict[tuple[str, bool, str], ReportInfo] = {}
     for info in infos:
@@ -139,15 +144,17 @@ def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _describe_content(info: ReportInfo) -> str:
-    """Return all that copies of a report share, but for their rows."""
+    """Return a text with everything that copies of a report have in common, except the number of
+    rows.
+    """
     bare = replace(info, path=Path(), given_path=None, parts={}, capture=Capture())
     values = (getattr(bare, name) for name in bare.__struct_fields__)
     return repr([sorted(one.items()) if isinstance(one, dict) else one for one in values])
 
 
 def make_session_key(info: ReportInfo) -> Hashable | None:
-    """Return a key that copies of a report share and few other reports do; None if nothing
-    identifies a copy.
+    """Return a key that is equal for copies of a report and usually different for other reports;
+    None if the report has nothing to identify it.
     """
     if info.utc_ns is None or not info.processes:
         return None
@@ -155,7 +162,9 @@ def make_session_key(info: ReportInfo) -> Hashable | None:
 
 
 def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning if the launcher's job ids, or its numbers of ranks, belong to several jobs."""
+    """Return a warning if job IDs or rank counts in the launcher's environment belong to several
+    jobs.
+    """
     kinds = {"the launcher's job id": [(info.job, info) for info in infos if info.job]}
     # Steps of one job of SLURM have sizes of their own.
     for name in (one for one in SIZE_VARIABLES.values() if one and not one.startswith("SLURM")):
@@ -188,7 +197,7 @@ def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return the MPI ranks that two processes claim."""
+    """Return a warning about MPI ranks that two processes claim."""
     claims = (
         (rank, (info.host, process), info) for info in infos for process, rank in info.ranks.items()
     )
@@ -201,8 +210,8 @@ def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 def _find_claimed_twice(
     claims: Iterable[tuple[int, Hashable, ReportInfo]],
 ) -> Iterator[tuple[int, str]]:
-    """Yield the first rank claimed twice, with the names of the reports, or their paths if the names are
-    equal. claims: rank, claimant and report.
+    """Yield each rank that is claimed twice, with the names of the two reports (their paths if the
+    names are equal). claims: (rank, claimant, report).
     """
     seen: dict[int, tuple[Hashable, ReportInfo]] = {}
     for rank, who, info in claims:
@@ -216,8 +225,8 @@ def _find_claimed_twice(
 
 
 def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return ranks (from the launcher's environment) that several reports claim, if no variable distinguishes
-    all reports. Reports of one session count once.
+    """Return a warning about launcher ranks that several reports claim, if no variable
+    distinguishes all reports. Reports of one session count once.
     """
     sessions: dict[Hashable, ReportInfo] = {}
     for info in infos:
@@ -236,7 +245,7 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 class Captures(Struct, frozen=True):
-    """Processes and captures that several reports of a job have in common."""
+    """Processes and captures that occur in several reports of a job."""
 
     #: Number of each report's capture: reports of one number were recorded at the same time.
     numbers: tuple[int, ...]
@@ -250,11 +259,11 @@ class Captures(Struct, frozen=True):
     gap: int = 0
 
     def find_first(self, report: int, process: int) -> ProcessKey:
-        """Return a process as its first capture has it."""
+        """Return the key of a process in its first capture."""
         return self.firsts.get((report, process), (report, process))
 
     def describe_gaps(self) -> list[str]:
-        """Return a line if processes were captured several times."""
+        """Return a note if processes were captured several times."""
         if not self.chains:
             return []
         most = max(map(len, self.chains))
@@ -264,7 +273,7 @@ class Captures(Struct, frozen=True):
         ]
 
     def describe_runs(self, infos: Sequence[ReportInfo]) -> str:
-        """Return a line if the reports are of separate runs, otherwise ""."""
+        """Return a message if the reports come from separate runs, otherwise ""."""
         if len(self.runs) < 2:
             return ""
         names = [list_some([infos[at].name for at in run]) for run in self.runs]
@@ -280,9 +289,10 @@ def find_captures(
     events: Mapping[int, Span],
     recorded: Mapping[int, Span],
 ) -> Captures:
-    """Find the processes and captures that reports have in common. machines: number of each report's machine;
-    events: time span of each report's events; recorded: time span of its recording, for reports with known
-    clocks.
+    """Find processes and captures that occur in several reports.
+
+    machines: number of the machine of each report. events: report -> time span of its events.
+    recorded: report -> time span of its capture, for reports with known clocks.
     """
     by_machine: dict[int, list[int]] = defaultdict(list)
     for report in sorted(events, key=lambda report: events[report]):
@@ -309,7 +319,9 @@ def find_captures(
 def _find_chains(
     infos: Sequence[ReportInfo], reports: Sequence[int], events: Mapping[int, Span]
 ) -> list[tuple[GlobalPid, Chain]]:
-    """Return the processes that several of one machine's reports (by time) have captures of."""
+    """Return the processes that have captures in several reports of one machine. reports: sorted by
+    time.
+    """
     found: dict[tuple, list[int]] = defaultdict(list)
     for report in reports:
         info = infos[report]
@@ -331,8 +343,8 @@ def _find_chains(
 
 
 def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
-    """Return the processes profiled by a report (globalPid) with the lowest number of their CUDA calls and
-    their count, or (0, 0).
+    """Return globalPid -> (lowest number of its CUDA calls, their count), or (0, 0), for the
+    processes that a report profiled.
     """
     with open_database(info.path) as database:
         processes = dict.fromkeys(list_profiled_processes(database), (0, 0))
@@ -353,10 +365,9 @@ def _read_processes(info: ReportInfo) -> dict[int, tuple[int, int]]:
 
 
 def list_profiled_processes(database: Database) -> frozenset[int]:
-    """Return the globalPid of every process profiled by the report, or none if unknown.
+    """Return the globalPid of every process profiled by the report; empty if unknown.
 
-    In exports of Nsight Systems 2021.2 to 2026.2 every process with rows in tables of traced calls is among
-    these.
+    In exports of Nsight Systems 2021.2 to 2026.2, every process with traced calls is included.
     """
     return frozenset(
         number & PROCESS_MASK
@@ -367,8 +378,8 @@ def list_profiled_processes(database: Database) -> frozenset[int]:
 
 
 def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """True unless a process's call numbers show that it restarted in between: then they begin again where
-    they began before.
+    """Return False if the call numbers show that a process restarted between two captures: they
+    then start again at the number where they started before.
     """
     return 0 in (before[1], after[1]) or after[0] > before[0] + before[1] // 2
 
@@ -376,7 +387,7 @@ def _goes_on(before: tuple[int, int], after: tuple[int, int]) -> bool:
 def _number_runs(
     by_machine: Mapping[int, Sequence[int]], chains: Sequence[Chain], recorded: Mapping[int, Span]
 ) -> tuple[dict[int, int], int]:
-    """Return the run number of each report, and the shortest time between two runs."""
+    """Return the run number of each report, and the shortest time between two runs (ns)."""
     whole = {}
     for chain in chains:
         hull = recorded[chain[0]][0], max(recorded[one][1] for one in chain)
@@ -406,8 +417,9 @@ def _number_runs(
 
 
 def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dict[int, int]:
-    """Number the captures by the longest chain of captures of one process, and match those of other chains to
-    them by time."""
+    """Number the captures by the process with the most captures, and match captures of other
+    processes to these by time.
+    """
     if not chains:
         return {}
     base = [events[at] for at in max(chains, key=len)]
@@ -419,8 +431,8 @@ def _number_captures(chains: Sequence[Chain], events: Mapping[int, Span]) -> dic
 
 
 def _match_spans(spans: Sequence[Span], base: Sequence[Span]) -> list[int]:
-    """Return for each span the place of the one in `base` that it meets for longest. Where that
-    gives several the same place: by order.
+    """Return for each span the index of the span in `base` with the longest overlap. If several
+    spans have the same index, match them by order.
     """
     places = []
     for begin, end in spans:

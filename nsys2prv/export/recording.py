@@ -1,7 +1,7 @@
-"""Read how a report was recorded: Nsight Systems' messages (DIAGNOSTIC_EVENT) about errors, lost
+"""Read how a report was recorded: messages of Nsight Systems (DIAGNOSTIC_EVENT) about errors, lost
 events and fallbacks, and the time of the capture.
 
-Rows far outside the capture are damage: a single one would stretch a trace over years.
+Rows far outside the capture are damaged: a single one would stretch a trace over years.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MOST_TABLES = 8
 
 
 class Message(Struct, frozen=True):
-    """A message, shortened, and how often a report has it."""
+    """A shortened message, and its number of occurrences in a report."""
 
     #: As Nsight Systems numbers them.
     severity: int
@@ -99,10 +99,8 @@ class Message(Struct, frozen=True):
 
 @lru_cache(1000)
 def shorten_message(text: str) -> str:
-    """Return a message as a label: one line, files without their folders (which name users and
-    machines), the first sentences.
-
-    Advice on commands to try, which follows a line break, is left out.
+    """Return a message as a label: one line with the first sentences, and file names without
+    folders (which reveal users and machines). Advice on commands after a line break is removed.
     """
     first = text[:LONGEST_READ].strip().split("\n", 1)[0]
     line = " ".join(_PATH.sub(lambda match: match[1] or match[2], first).split())
@@ -142,7 +140,7 @@ def read_diagnostics(database: Database) -> list[Diagnostic]:
 
 
 def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
-    """Return the messages that are warnings or errors, or that report a loss or a fallback."""
+    """Return the messages that are warnings or errors, or report a loss or a fallback."""
     messages = (
         Message(
             one.severity if one.severity in (WARNING, ERROR) else INFO,
@@ -155,8 +153,8 @@ def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
 
 
 def find_main_process(database: Database) -> int | None:
-    """Return the globalPid of the report's main process, the first with a message. Messages without a process
-    go to its row.
+    """Return the globalPid of the report's main process: the first with a message. Messages without
+    a process are written on its row.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
@@ -171,8 +169,8 @@ def find_main_process(database: Database) -> int | None:
 
 
 def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
-    """Return the start and stop of the capture (local ns), from messages about them; `first` and `last` if
-    there are none, or they are outside these.
+    """Return the start and stop of the capture (local ns), from messages that state them. Return
+    `first` and `last` if there are none, or if they are inconsistent with these.
     """
     starts, stops = (
         [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
@@ -184,7 +182,7 @@ def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) 
 
 
 def was_launched(diagnostics: Iterable[Diagnostic], span: tuple[int, int] | None) -> bool:
-    """Return whether the processes were launched within the capture (local ns)."""
+    """Return True if the processes were launched during the capture (local ns)."""
     launches = (one.first for one in diagnostics if _LAUNCHED.match(one.text))
     first = min((time for time in launches if time is not None), default=None)
     return span is not None and first is not None and span[0] <= first <= span[1]
@@ -195,15 +193,13 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 
 def is_setting_on(database: Database, setting: str) -> bool:
-    """Return whether a setting of the capture is on for any process, such as COLLECT_MPI_TRACE."""
+    """Return True if a setting of the capture, such as COLLECT_MPI_TRACE, is on for any process."""
     where = f"{{name}} LIKE '%{setting}'"
     return ("true",) in database.read_small_table("META_DATA_CAPTURE", "value", where=where)
 
 
 def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
-    """Return whether CUDA was traced: by tables of its events, the settings, or the overhead of
-    tracing.
-    """
+    """Return True if CUDA was traced, as shown by event tables, settings or tracing overhead."""
     if any(table.startswith("CUPTI_") for table in tables):
         return True
     if is_setting_on(database, "COLLECT_CUDA_TRACE"):
@@ -214,7 +210,7 @@ def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
 
 
 class Capture(Struct, frozen=True):
-    """Range of times (local ns, both included) that rows may have."""
+    """Range of times (local ns, both ends included) that rows may have."""
 
     #: Earliest time (local ns).
     first: int = -TIME_LIMIT
@@ -224,24 +220,29 @@ class Capture(Struct, frozen=True):
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def holds(self, times: np.ndarray, span: tuple[int, int] | None = None) -> bool:
-        """True if all times are in a span, by default the range, as they usually are."""
+        """Return True if all times are inside a span (default: the range of this capture), which is
+        the usual case.
+        """
         (first, last), (least, greatest) = span or (self.first, self.last), find_bounds(times)
         return least >= first and greatest <= last
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of times far outside, except those that do not fit a trace."""
+        """Return a mask of times far outside the capture. Times that do not fit a trace are not
+        included.
+        """
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
     def mask_far_work(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return a mask of GPU work (local ns) that is partly outside, except times that do not fit a
-        trace."""
+        """Return a mask of GPU work (local ns) that is partly outside the capture. Times that do
+        not fit a trace are not included.
+        """
         early, late = begin < self.gpu[0], end > self.gpu[1]
         return (early & mask_usable(begin)) | (late & mask_usable(end))
 
 
 def read_capture(database: Database, begins: Sequence[int], duration: int | None) -> Capture:
-    """Return the time range of a report's capture. begins: candidates for its begin (local ns), the likeliest
-    first. duration: its length (ns), or None.
+    """Return the time range of the capture. begins: candidates for its start (local ns), the most
+    likely first. duration: its length (ns), or None.
     """
     times = _sample_times(database)
     if not len(times):
@@ -263,7 +264,7 @@ def read_capture(database: Database, begins: Sequence[int], duration: int | None
 
 
 def read_duration(database: Database) -> int | None:
-    """Return the length of the capture (ns) that the report states, None if it is implausible."""
+    """Return the length of the capture (ns) stated in the report, or None if it is implausible."""
     durations = []
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
     for duration, start, stop in rows:
@@ -275,7 +276,7 @@ def read_duration(database: Database) -> int | None:
 
 
 def _sample_times(database: Database) -> np.ndarray:
-    """Return times of a few rows of each of the largest tables of events, ascending."""
+    """Return sorted times of a few rows from each of the largest event tables."""
     columns = {
         name: next(column for column in TIMES if column in table)
         for name, table in database.tables.items()
@@ -290,8 +291,9 @@ def _sample_times(database: Database) -> np.ndarray:
 
 
 def _find_main_span(times: np.ndarray) -> Capture:
-    """Return the bounds that contain most of these ascending times; no bounds if too few are close
-    together."""
+    """Return the bounds that contain most of these sorted times; without bounds if too few are
+    close together.
+    """
     low = high = len(times) // 2
     while True:
         gap = max(GAP, GAP_FACTOR * (int(times[high]) - int(times[low])))

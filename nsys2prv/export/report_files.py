@@ -1,7 +1,8 @@
-"""Find the files of reports, prepare them for reading (:func:`prepare_export`: `nsys` exports a report, and
-an export that cannot be opened read-only is copied), check that they are readable and stay unchanged while
-they are read, and estimate the reading work. Files of other kinds given as reports are identified by their
-content, with advice (:class:`ForeignFile`). Imports neither polars nor numpy.
+"""Find the files of reports, prepare them for reading, and check that they do not change meanwhile.
+
+:func:`prepare_export` runs `nsys` to export a .nsys-rep, and copies an export that cannot be opened
+read-only. Files of other kinds are identified by content, with advice (:class:`ForeignFile`). This
+module imports neither polars nor numpy.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def _load_kinds() -> dict[str, Any]:
 
 
 def explain_foreign_file(path: Path) -> ForeignFile | None:
-    """Return the error for a file of another kind; None for an export and for unrecognized files."""
+    """Return the error for a file that belongs to another program; None for exports and
+    unrecognized files.
+    """
     head, kinds = _read_head(path), _load_kinds()
     if head.startswith(SQLITE):
         try:
@@ -102,7 +105,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _read_tables(path: Path) -> dict[str, list[str]]:
-    """Return the columns of each table of a database, or none if it is damaged."""
+    """Return table -> columns of a database; empty if it is damaged."""
     try:
         with closing(connect_read_only(path)) as connection:
             rows = connection.execute(
@@ -117,14 +120,12 @@ def _read_tables(path: Path) -> dict[str, list[str]]:
 
 
 def has_foreign_name(path: Path) -> bool:
-    """True if a file of this name is probably the work of another profiler, or unfinished."""
+    """Return True if the name suggests a file of another profiler, or an unfinished file."""
     return path.name.lower().endswith((".qdstrm", ".ncu-rep", ".otf2", ".nvvp", ".nvprof", ".db"))
 
 
 def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
-    """Check that a database has a table of Nsight Systems. Raise ForeignFile otherwise. tables:
-    name -> columns.
-    """
+    """Raise ForeignFile unless a database has a table of Nsight Systems. tables: name -> columns."""
     kinds = _load_kinds()
     if "StringIds" in tables:
         return
@@ -156,11 +157,11 @@ def _make_error(path: Path, kind: Mapping[str, str]) -> ForeignFile:
 
 
 def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None) -> list[Path]:
-    """Return the reports at these paths: those in a folder, those that match a pattern. Other paths are
-    returned unchanged, whether or not they exist. left_out: gets a line for each file of a folder that
-    belongs to another profiler, or is unfinished.
+    """Return the reports at these paths: files in folders, matches of patterns, and all other paths
+    unchanged, whether or not they exist.
 
-    Raise Nsys2prvError for a folder without reports and for a pattern without matches.
+    left_out: gets a line for each skipped file in a folder, which belongs to another profiler or is
+    unfinished. Raise Nsys2prvError for a folder without reports, or a pattern without matches.
     """
     paths = list(paths)
     if "" in paths:
@@ -196,7 +197,9 @@ def _list_reports_at(path: Path) -> list[Path]:
 
 
 def _list_reports_in(folder: Path) -> list[Path]:
-    """Return the reports of a folder, preferring the export if a report exists in both forms."""
+    """Return the reports of a folder. If a report exists as .nsys-rep and as export, return the
+    export.
+    """
     paths = [path for path in sorted(folder.iterdir()) if is_report(path)]
     exported = {
         path.stem.removesuffix("_pqtdir")
@@ -219,7 +222,9 @@ def _list_reports_in(folder: Path) -> list[Path]:
 
 
 def is_export_folder(path: Path) -> bool:
-    """True if this is a readable folder that is one report: nsys writes a file for each table."""
+    """Return True if this is a readable folder with one Parquet file per table, which is one
+    report.
+    """
     try:
         return path.is_dir() and any(
             file.suffix in TABLE_ENDINGS and file.is_file() for file in path.iterdir()
@@ -229,12 +234,14 @@ def is_export_folder(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """True if this looks like a report."""
+    """Return True if this path looks like a report."""
     return is_export_folder(path) or (path.suffix.lower() in FILE_ENDINGS and not path.is_dir())
 
 
 def make_file_signature(path: Path) -> Signature:
-    """Return the signature of a file, or of all files of a folder; empty without any."""
+    """Return a signature (size and time) of a file, or of all files in a folder; empty if there are
+    none.
+    """
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
         states = [(file, os.stat(file)) for file in files]
@@ -248,8 +255,8 @@ def make_file_signature(path: Path) -> Signature:
 
 @contextmanager
 def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
-    """Check that no report was replaced, changed or cut during the block. Raise Unreadable
-    otherwise, in place of any error that this led to.
+    """Check that no report is replaced, changed or truncated during a `with` block. Otherwise raise
+    Unreadable, instead of any error that resulted.
     """
     before = {path: make_file_signature(path) for path in paths}
     try:
@@ -272,7 +279,7 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a database as it is in its file. Its contents are data: no code in it is run."""
+    """Open a database read-only, without its log. No code in the database is run."""
     uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.execute("PRAGMA trusted_schema = OFF")
@@ -282,7 +289,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def has_log(path: Path) -> bool:
-    """True if a write-ahead log next to the database contains part of its data."""
+    """Return True if a write-ahead log next to the database contains part of its data."""
     try:
         return Path(f"{path}-wal").stat().st_size > 0
     except OSError:
@@ -290,7 +297,7 @@ def has_log(path: Path) -> bool:
 
 
 def has_journal(path: Path) -> bool:
-    """True if a rollback journal next to the database shows an incomplete change."""
+    """Return True if a rollback journal next to the database shows an unfinished change."""
     try:
         with Path(f"{path}-journal").open("rb") as file:
             return file.read(len(JOURNAL)) == JOURNAL
@@ -299,8 +306,8 @@ def has_journal(path: Path) -> bool:
 
 
 def remove_quoted_content(error: Exception) -> str:
-    """Return SQLite's error message without quoted content, which in a damaged database may be anything,
-    including secrets of its user.
+    """Return SQLite's error message without quoted content, because in a damaged database the
+    content may be anything, including secrets.
     """
     text = str(error)
     if match := _KNOWN.search(text):
@@ -309,7 +316,7 @@ def remove_quoted_content(error: Exception) -> str:
 
 
 def check_file(path: Path) -> int:
-    """Return the size of an SQLite file. Raise Nsys2prvError unless it is one that can be read."""
+    """Return the size of an SQLite file in bytes. Raise Nsys2prvError if it cannot be read as one."""
     try:
         if path.is_dir():
             raise Nsys2prvError(
@@ -336,13 +343,15 @@ def check_file(path: Path) -> int:
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
-    """True if these reports are enough work for this number of workers."""
+    """Return True if these reports are enough work for this number of workers."""
     sizes = (size for path in paths for _, _, _, size, _ in make_file_signature(path))
     return is_worth_parallelizing(jobs, sum(sizes) + REPORT_BYTES * len(paths), SMALL_JOB_BYTES)
 
 
 def find_nsys() -> str | None:
-    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), otherwise of the PATH."""
+    """Return the path of `nsys`: in NSYS_HOME (the installation or its bin folder), otherwise on
+    the PATH; None if not found.
+    """
     home = os.environ.get("NSYS_HOME")
     if home:
         for candidate in (Path(home) / "nsys", Path(home) / "bin" / "nsys"):
@@ -352,14 +361,14 @@ def find_nsys() -> str | None:
 
 
 def make_export_command(nsys: str, report: Path, target: Path, *more: str) -> list[str]:
-    """Return the command that exports a report, with more options."""
+    """Return the command that exports a report to `target`. more: further options."""
     options = shlex.split("--type sqlite --force-overwrite true --output")
     return [nsys, "export", *more, *options, str(target), str(report)]
 
 
 @cache
 def _list_export_options(nsys: str) -> tuple[str, ...]:
-    """Return the options for NVTX payloads, if this nsys has them: old ones refuse them."""
+    """Return the options for NVTX payloads that this nsys supports; old versions refuse them."""
     _, text = _run_nsys(nsys, "export", "--help")
     return ("--include-json", "true") if "--include-json" in text else ()
 
@@ -382,8 +391,9 @@ def _run_nsys(*command: str) -> tuple[int, str]:
 
 
 def export_report(report: Path, folder: Path) -> Path:
-    """Export a report into a new folder; return the export. Raise Nsys2prvError if nsys fails or is not
-    found, with advice: an export beside the report, or the command to run elsewhere.
+    """Export a report into a new folder and return the path of the export.
+
+    Raise Nsys2prvError, with advice, if nsys fails or is not found.
     """
     nsys = find_nsys()
     beside = report.with_suffix(".sqlite")
@@ -410,8 +420,8 @@ def export_report(report: Path, folder: Path) -> Path:
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     """Return the SQLite file or folder to read, and the path itself.
 
-    A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is copied
-    there and merged with the log, because SQLite would write to it in place.
+    A .nsys-rep is exported into the new folder `folder`. An export with a write-ahead log is copied
+    there and merged with the log, because SQLite would write to the original.
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
@@ -428,7 +438,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def _copy_export(path: Path, folder: Path) -> Path:
-    """Return a copy of an export merged with its log, both from one moment."""
+    """Return a copy of an export, merged with its log. Both are copied in the same state."""
     check_file(path)
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]
@@ -442,7 +452,7 @@ def _copy_export(path: Path, folder: Path) -> Path:
 
 
 def _take_log(copy: Path, path: Path) -> Path:
-    """Apply the log of a copied database to the copy, and return the copy."""
+    """Merge the log of a copied database into the copy, and return the copy."""
     try:
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

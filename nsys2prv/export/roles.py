@@ -1,12 +1,13 @@
-"""Find the processes of a job that are its ranks, with their numbers, and those that are helpers.
+"""Find the processes of a job that are ranks, with their numbers, and those that are helpers.
 
-Ranks count from 0. A process is a rank if it works on a GPU, calls MPI or NCCL, or if the launcher or the
-name of its report gives it a unique number. Numbers come from the first source that distinguishes all working
-processes: NCCL's payloads, MPI, the launcher's environment. Otherwise each process has the number of its own
-best source, and the rest is numbered by report names.
+Ranks count from 0. A process is a rank if it works on a GPU, calls MPI or NCCL, or if the launcher
+or the name of its report gives it a unique number. Numbers come from the first source that
+distinguishes all working processes: NCCL payloads, MPI, the launcher's environment. If no source
+does, each process gets the number from its own best source, and the remaining processes are
+numbered by report names.
 
-All other processes are helpers if a job has working processes: shells, launchers, daemons, data loaders. A
-helper belongs to the only rank of its report, or otherwise to its host.
+If a job has working processes, all others are helpers: shells, launchers, daemons, data loaders. A
+helper belongs to the only rank of its report, otherwise to its host.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ProcessKey = tuple[int, int]
 
 
 class Rank(Struct, frozen=True):
-    """The rank of a process."""
+    """The rank of a process and its source."""
 
     #: Its number in the job, from 0.
     number: int
@@ -49,7 +50,7 @@ class Rank(Struct, frozen=True):
 
 
 class Roles(Struct, frozen=True):
-    """Roles of the processes of a job."""
+    """Roles of all processes of a job."""
 
     #: Rank of each process that has one.
     ranks: Mapping[ProcessKey, Rank] = {}
@@ -60,7 +61,7 @@ class Roles(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """Signs that processes of a job work."""
+    """Evidence of work in the processes of a job."""
 
     #: All processes, and whether they work on a GPU.
     with_gpu: Mapping[ProcessKey, bool]
@@ -89,8 +90,8 @@ def describe_processes(processes: int, ranks: int) -> str:
 
 
 def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """Return one rank per report, by the first variable that has distinct values in all of them; None without
-    one.
+    """Return one rank per report, from the first variable with distinct values in all reports; None
+    if there is no such variable.
     """
     for name in RANK_VARIABLES:
         values = [report.get(name) for report in ranks]
@@ -100,8 +101,10 @@ def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | Non
 
 
 def find_program(info: ReportInfo, pid: int) -> str:
-    """Return the name of a process (globalPid), or "". If it was started as a program that only starts
-    others, return the name of its main thread, which is that of the later program.
+    """Return the name of a process (globalPid), or "".
+
+    If the process started as a program that only starts others, return the name of its main thread,
+    which is the name of the program that it became.
     """
     name, thread = info.processes.get(pid, ""), info.threads.get(pid | pid_of(pid), "")
     if thread and not thread.startswith(_MPI_THREAD) and _STARTERS.fullmatch(name):
@@ -110,7 +113,9 @@ def find_program(info: ReportInfo, pid: int) -> str:
 
 
 def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
-    """Return the launcher's number of ranks, or None if it gives none or several."""
+    """Return the number of ranks in the launcher's environment; None if it is missing or
+    contradictory.
+    """
     sizes = {size for info in infos for size in info.launcher_sizes.values()}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -158,8 +163,8 @@ def _find_owners(
     by_report: Mapping[int, Sequence[ProcessKey]],
     evidence: Evidence,
 ) -> list[ProcessKey]:
-    """Return the working processes by report: those of MPI, otherwise those that use GPUs or NCCL, otherwise
-    those that could.
+    """Return report -> working processes: those with MPI calls; otherwise those that use GPUs or
+    NCCL; otherwise those that may be ranks.
     """
     told = [] if evidence.nccl is None else evidence.nccl.select("report", "process").rows()
     working = {key for key, uses_gpu in evidence.with_gpu.items() if uses_gpu}
@@ -180,8 +185,10 @@ def _find_owners_without_work(
     by_report: Mapping[int, Sequence[ProcessKey]],
     evidence: Evidence,
 ) -> list[ProcessKey]:
-    """Return the ranks of a job without recorded work: one per report if the launcher, or ranks in several
-    names, distinguish the reports, otherwise all processes.
+    """Return the ranks of a job without recorded work.
+
+    If the launcher or the file names distinguish the reports, there is one rank per report.
+    Otherwise every process is a rank.
     """
     launched = [infos[report] for report in by_report]
     has_several = any(size > 1 for info in launched for size in info.launcher_sizes.values())
@@ -193,8 +200,8 @@ def _find_owners_without_work(
 
 
 def _choose_main(info: ReportInfo, keys: Sequence[ProcessKey], evidence: Evidence) -> ProcessKey:
-    """Return the main process of a report. Prefer processes that do more than start others, then those with a
-    name, then those with the most threads.
+    """Return the main process of a report: preferably one that does not only start others, then one
+    with a name, then the one with the most threads.
     """
 
     def rate(key: ProcessKey) -> tuple:
@@ -210,8 +217,8 @@ def _list_sources(
     alone: Mapping[int, ProcessKey],
     evidence: Evidence,
 ) -> tuple[dict[str, dict[ProcessKey, int]], int | None]:
-    """Return the numbers that each source gives to processes, and how many ranks the job has, None
-    if unknown.
+    """Return source -> rank numbers of processes, and the number of ranks of the job (None if
+    unknown).
     """
     sources = {
         MPI_RANKS: {
@@ -226,7 +233,9 @@ def _list_sources(
 
 
 def _read_launched_ranks(infos: Mapping[ProcessKey, ReportInfo]) -> dict[ProcessKey, int]:
-    """Return the ranks by the variable that distinguishes most processes, or the most reliable of several."""
+    """Return the ranks from the variable that distinguishes the most processes; of several, the
+    most reliable variable.
+    """
     by_name = (
         {
             key: rank
@@ -241,9 +250,11 @@ def _read_launched_ranks(infos: Mapping[ProcessKey, ReportInfo]) -> dict[Process
 def _read_nccl_ranks(
     evidence: Evidence, owners: Sequence[ProcessKey], least: int
 ) -> tuple[dict[ProcessKey, int], int]:
-    """Return the ranks in the largest NCCL communicator with a distinct rank for each process, and its size;
-    nothing if that is below `least` or below the number of processes that use NCCL, because it is then not
-    the job's.
+    """Return the ranks in the largest NCCL communicator with a distinct rank for each process, and
+    its size.
+
+    Return nothing if its size is below `least` or below the number of processes that use NCCL,
+    because it then does not span the job.
     """
     told = evidence.nccl
     if told is None or not told.height:
@@ -270,8 +281,8 @@ def _read_nccl_ranks(
 def _choose_ranks(
     sources: Mapping[str, Mapping[ProcessKey, int]], owners: Sequence[ProcessKey]
 ) -> dict[ProcessKey, Rank]:
-    """Return ranks by the first source that distinguishes all processes; otherwise by the first that gives
-    each process a unique number.
+    """Return ranks from the first source that distinguishes all processes; otherwise each from the
+    first source that gives this process a unique number.
     """
     for source, ranks in sources.items():
         if owners and len(set(ranks.values())) == len(ranks) == len(owners):
@@ -289,8 +300,8 @@ def _choose_ranks(
 def _number_by_names(
     infos: Sequence[ReportInfo], left: Sequence[ProcessKey], taken: set[int]
 ) -> dict[ProcessKey, Rank]:
-    """Return ranks of processes by the numbers after "rank" in the names of their reports, otherwise by the
-    natural order of names, without numbers already taken.
+    """Return ranks of processes by the number after "rank" in their report names, otherwise by the
+    natural order of names. Numbers in `taken` are not used.
     """
     names = [_RANK_IN_NAME.search(infos[report].name) for report, _ in left]
     numbers = [int(name[1]) for name in names if name]
@@ -307,9 +318,11 @@ def _find_claims(
     found: Mapping[ProcessKey, Rank],
     size: int | None,
 ) -> dict[int, Rank]:
-    """Return the ranks of reports without any work: numbers from the launcher or from their name that the job
-    includes but no working process has. A daemon inherits the variables of its parent process, so these count
-    only if ranks are missing.
+    """Return the ranks of reports without any work.
+
+    The number, from the launcher or the report name, must belong to the job and must not be the
+    rank of a working process. Daemons inherit the variables of their parent process, so launcher
+    numbers count only if ranks are missing.
     """
     taken, claims = {rank.number for rank in found.values()}, {}
     for report in sorted(reports):
@@ -332,7 +345,7 @@ def _find_claims(
 def _describe_conflicts(
     sources: Mapping[str, Mapping[ProcessKey, int]], found: Mapping[ProcessKey, Rank]
 ) -> Iterable[str]:
-    """Yield a line for each source that numbers processes in another way than the one chosen."""
+    """Yield a line for each source that numbers processes differently from the chosen one."""
     for source, ranks in sources.items():
         other = [
             f"rank {found[key].number} is its {number}"

@@ -1,4 +1,4 @@
-"""Parts of the tables of an export, and their rows as columns of numbers and texts."""
+"""Represent parts of tables in an export, and rows as columns of numbers and texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def mask_usable(times: np.ndarray) -> np.ndarray:
 
 
 def are_all_usable(times: np.ndarray) -> bool:
-    """True if there are times and all of them fit a trace, without looking at each one."""
+    """Return True if there are times and all of them fit a trace. Only the minimum and maximum are
+    checked.
+    """
     least, greatest = find_bounds(times)
     return -TIME_LIMIT < least <= greatest < TIME_LIMIT
 
@@ -55,7 +57,7 @@ def mask_empty(texts: Texts) -> np.ndarray:
 
 
 def gather_texts(texts: Texts, places: np.ndarray, instead: str) -> Texts:
-    """Return the texts at these places, others instead of empty ones."""
+    """Return the texts at these indices, with `instead` for empty texts."""
     if isinstance(texts, list):
         return [texts[place] or instead for place in places.tolist()]
     texts = texts.gather(places)
@@ -64,7 +66,7 @@ def gather_texts(texts: Texts, places: np.ndarray, instead: str) -> Texts:
 
 
 class Templates(Struct, frozen=True):
-    """Texts that differ in numbers only, grouped."""
+    """Templates: groups of texts that differ only in numbers."""
 
     #: Template of each text (int64).
     codes: np.ndarray
@@ -73,17 +75,17 @@ class Templates(Struct, frozen=True):
 
 
 class DistinctTexts:
-    """Texts of a column with hardly any repetition.
+    """Texts of a column with few repetitions.
 
-    Texts read by the compiled core stay there until requested, because Python's bytes cost more than reading
-    them.
+    Texts read by the compiled core remain there until requested, because converting them to Python
+    is slower than reading them.
     """
 
     def __init__(
         self, series: pl.Series | None = None, read: Any = None, kept: np.ndarray | None = None
     ) -> None:
-        """Take a series of bytes, or texts read by the core (`_core.Texts`), some of which are kept (their
-        numbers; None for all).
+        """Take a series of bytes, or texts read by the core (`_core.Texts`). kept: indices of the
+        texts to use, None for all.
         """
         self._read, self._kept = read, kept
         if series is not None:
@@ -109,7 +111,7 @@ class DistinctTexts:
         return self.take(None)
 
     def take(self, numbers: np.ndarray | None) -> pl.Series:
-        """Return some texts by their numbers (int64), all where these are None, as bytes."""
+        """Return the texts with these indices (int64; None for all) as bytes."""
         if self._read is None:
             return self.series if numbers is None else self.series.gather(numbers)
         if self._kept is not None:
@@ -124,13 +126,13 @@ class DistinctTexts:
         return self._read.as_list(*self._chosen)
 
     def decode(self) -> Texts:
-        """Return all texts as such, with replacement characters for invalid bytes."""
+        """Return all texts decoded from UTF-8, with replacement characters for invalid bytes."""
         if len(self) > FEW_TEXTS:
             return decode_texts(self.series)
         return [raw.decode("utf-8", "replace") for raw in self.as_list()]
 
     def select(self, kept: np.ndarray) -> DistinctTexts:
-        """Return some of the texts, by their numbers."""
+        """Return the texts with these indices."""
         if self._read is None:
             return DistinctTexts(self.series.gather(kept))
         kept = kept if self._kept is None else self._kept[kept]
@@ -138,8 +140,8 @@ class DistinctTexts:
 
     @cached_property
     def templates(self) -> Templates | None:
-        """The templates of the texts; None if there are too many to be useful, or if the texts are not in the
-        core.
+        """Templates of the texts; None if there are too many to save time, or if the texts are not
+        in the core.
         """
         if self._read is None:
             return None
@@ -155,12 +157,14 @@ class DistinctTexts:
 
     @property
     def _chosen(self) -> tuple[np.ndarray, ...]:
-        """The core's argument for these texts, none for all."""
+        """Arguments of the core that select these texts; empty for all."""
         return () if self._kept is None else (self._kept,)
 
     def read_numbers(self, places: np.ndarray) -> np.ndarray:
-        """Return the number (int64) at a place of each text, or -1. places: 0 is
-        the first number of a text, -1 no number. For texts that have templates.
+        """Return a number in each text as int64, or -1 if it is missing. The texts must have
+        templates.
+
+        places: for each text, the index of the number (0 is the first number), or -1 for none.
         """
         values = places.copy()
         self._read.numbers(values, *self._chosen)
@@ -172,7 +176,7 @@ NO_TEXTS = DistinctTexts(pl.Series([b""], dtype=pl.Binary))
 
 
 class Columns(Struct):
-    """Rows of one read, as columns."""
+    """Rows of one read operation, as columns."""
 
     #: Number of rows.
     rows: int
@@ -186,14 +190,14 @@ class Columns(Struct):
 
     @property
     def damaged(self) -> int:
-        """Number of values that are not integers where integers belong."""
+        """Number of non-integer values in integer columns."""
         return 0 if self.odd is None else int(self.odd.sum())
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.integers[name]
 
     def where(self, keep: np.ndarray) -> Columns:
-        """Return the rows for which `keep` is true, with the texts that they have."""
+        """Return the rows where the mask `keep` is True, with their texts."""
         if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep)
@@ -212,7 +216,7 @@ class Columns(Struct):
 
 
 def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
-    """Return codes and their meanings, without unused meanings."""
+    """Return codes and distinct texts without unused texts; codes are renumbered."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
     if np.count_nonzero(used) == len(used):
@@ -223,7 +227,7 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
 
 
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
-    """Return the distinct values in the order of their first occurrence, and each row's index among them
+    """Return the distinct values in order of first occurrence, and the index of each row's value
     (int64).
     """
     if len(series) <= FEW_TEXTS:
@@ -246,13 +250,13 @@ def decode_texts(series: pl.Series) -> pl.Series:
 
 
 def to_bytes(column: pl.Series) -> pl.Series:
-    """Return the values of a column as texts, empty ones for NULL."""
+    """Return the values of a column as bytes, with empty texts for NULL."""
     texts = column if column.dtype == pl.Binary else column.cast(pl.String).cast(pl.Binary)
     return fill_nulls(texts, b"")
 
 
 class Wanted(Struct, frozen=True):
-    """Columns and conditions that a reader wants of some rows."""
+    """Columns and conditions to read for a part."""
 
     #: Columns by what they are to be; reals: float64, NaN for what is no number.
     integers: tuple[str, ...] = ()
@@ -263,8 +267,9 @@ class Wanted(Struct, frozen=True):
 
 
 def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Columns:
-    """Convert the read values to their required types. Values that are not integers may be numbers or
-    texts."""
+    """Convert values read by polars to the wanted types. Values in integer columns that are not
+    integers may be reals or texts.
+    """
     numbers: dict[str, np.ndarray] = {}
     odd = np.zeros(rows, np.int64)
     for name in wanted.integers:
@@ -295,7 +300,7 @@ MIX = (0x14D049BB133111EB, 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x2545F4914F6
 
 
 class StackRows(Struct, frozen=True):
-    """Call stacks of a table, and the distinct ones among them, numbered from 0."""
+    """Call stacks of a table, and the distinct stacks among them, numbered from 0."""
 
     #: Id of each stack, ascending.
     ids: np.ndarray
@@ -310,7 +315,9 @@ class StackRows(Struct, frozen=True):
 
     @classmethod
     def from_frames(cls, rows: Columns) -> StackRows:
-        """Return the stacks of rows with :data:`FRAME_COLUMNS`, as the compiled core does."""
+        """Return the stacks of rows with :data:`FRAME_COLUMNS`. The compiled core does the same,
+        faster.
+        """
         order = np.argsort(rows["id"], kind="stable")
         ids = rows["id"][order]
         frames = np.stack([rows[name][order] for name in FRAME_COLUMNS[1:]], axis=1)
@@ -326,10 +333,10 @@ class StackRows(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """Consecutive rows of a table, by rowid, both ends included.
+    """Consecutive rows of a table, by rowid, including both ends.
 
-    If SQLite has no name for the rowids, or if they are too far apart to divide, rows are numbered from 1 in
-    the order in which SQLite walks the table.
+    If SQLite has no name for the rowids, or if the rowids are too sparse, rows are numbered from 1
+    in the order in which SQLite reads the table.
     """
 
     #: Name of the table.
@@ -343,28 +350,28 @@ class Part(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Return an upper bound of the rows; exact if none was deleted."""
+        """Return an upper bound of the number of rows; exact if no row was deleted."""
         return max(0, self.last - self.first + 1)
 
     def split(self, rows: int) -> Iterator[Part]:
-        """Yield pieces of at most `rows` rows."""
+        """Yield consecutive parts of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
             yield Part(self.table, first, min(first + rows - 1, self.last), self.rowid)
 
 
 class SomeRows(Part, frozen=True):
-    """Part of a table reduced to the rows with these rowids, ascending."""
+    """A part reduced to the rows with these rowids (sorted)."""
 
     #: The rowids, ascending.
     rowids: tuple[int, ...] = ()
 
     def split(self, rows: int) -> Iterator[Part]:
-        """Yield itself: it is small."""
+        """Yield this part unchanged, because it is small."""
         yield self
 
 
 class Shared(Struct, frozen=True):
-    """Rows of a part, read once for several conditions, without damaged values."""
+    """Rows of a part that were read once for several conditions, without damaged values."""
 
     #: Where the rows are from.
     part: Part
@@ -374,12 +381,12 @@ class Shared(Struct, frozen=True):
     met: np.ndarray
 
     def mask_meeting(self, number: int) -> np.ndarray:
-        """Return a mask of the rows that meet a condition."""
+        """Return a mask of the rows that meet condition `number`."""
         return (self.met & (1 << number)) != 0
 
     def narrow(self, number: int) -> Part:
-        """Return the part, or only the rows that meet a condition if they are few and their rowids are known,
-        for further reading.
+        """Return a part for further reading: reduced to the rows that meet a condition if these are
+        few and have known rowids.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
         if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
@@ -388,7 +395,7 @@ class Shared(Struct, frozen=True):
         return SomeRows(*astuple(self.part), rowids)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-        """True if these columns of this part were requested."""
+        """Return True if these columns of this part were read."""
         return (
             self.part == part
             and self.rows.integers.keys() >= set(integers)
@@ -398,7 +405,7 @@ class Shared(Struct, frozen=True):
     def select_meeting(
         self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
     ) -> Columns:
-        """Return columns of the rows that meet a condition, like
-        :meth:`nsys2prv.export.database.Database.read`.
+        """Return columns of the rows that meet a condition, as
+        :meth:`nsys2prv.export.database.Database.read` does.
         """
         return self.rows.select(integers, texts).where(self.mask_meeting(number))

@@ -1,11 +1,10 @@
-"""Open exports (:func:`open_database`), and read SQLite exports (:class:`SqliteDatabase`), from the file's
-pages (:mod:`nsys2prv.export.sqlite_pages`) or with SQLite.
+"""Open exports (:func:`open_database`), and read SQLite exports (:class:`SqliteDatabase`) from the
+file's pages (:mod:`nsys2prv.export.sqlite_pages`) or with SQLite.
 
-Damage is an error, once for the whole file (:meth:`SqliteDatabase.check`). Only tables count: indexes may be
-damaged, so they are never read.
-
-Files are read unchanged (:func:`nsys2prv.export.report_files.prepare_export` handles logs), so that a
-read-only folder or a file system without locks works and nothing is ever written beside the input.
+The whole file is checked once for damage (:meth:`SqliteDatabase.check`). Only tables are read:
+indexes may be damaged. Files are opened unchanged
+(:func:`nsys2prv.export.report_files.prepare_export` handles logs), so read-only folders and file
+systems without locks work, and nothing is written beside the input.
 """
 
 from __future__ import annotations
@@ -84,15 +83,15 @@ LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
 
 
 def open_database(path: str | Path) -> Database:
-    """Return an export opened for reading: an SQLite file, or a folder of Parquet files. Raises
-    :class:`Nsys2prvError` when it is neither.
+    """Open an export for reading: an SQLite file, or a folder of Parquet files. Raise
+    :class:`Nsys2prvError` for anything else.
     """
     return ParquetFolder(Path(path)) if is_export_folder(Path(path)) else SqliteDatabase(path)
 
 
 class SqliteDatabase(Database):
-    """An SQLite export. Rows of large tables are read from the file's pages; SQLite reads everything that the
-    page reader does not support (:mod:`nsys2prv.export.sqlite_pages`).
+    """An SQLite export. Rows of large tables are read from the file's pages. SQLite reads
+    everything that the page reader does not support (:mod:`nsys2prv.export.sqlite_pages`).
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -106,15 +105,15 @@ class SqliteDatabase(Database):
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
-        """SQLite's connection to the file. Most tasks need none: before its first answer SQLite parses the
-        declarations of all tables.
+        """SQLite's connection to the file. Most tasks do not need it; on its first query, SQLite
+        parses the declarations of all tables.
         """
         connection = connect_read_only(self.path)
         connection.text_factory = _decode
         return connection
 
     def _make_unreadable_error(self, error: Exception, table: str = "") -> Nsys2prvError:
-        """Return the error for a damaged file, for users."""
+        """Return the error that tells users that the file, or a table in it, is damaged."""
         # In a damaged file the name of a table may be anything.
         is_plain = re.fullmatch(r"[A-Za-z_]\w{,60}", table, re.ASCII)
         named = f"table {table}" if is_plain else "a table"
@@ -132,15 +131,15 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def _explain_damage(self, table: str = "") -> Iterator[None]:
-        """Turn errors from damage in the block into one clear line that names the table."""
+        """Convert errors inside a `with` block into one Nsys2prvError that names the damaged table."""
         try:
             yield
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
             raise self._make_unreadable_error(error, table) from None
 
     def check(self) -> None:
-        """Read all tables. Raise one clear line for damaged pages of a table, or for lost pages, to which
-        nothing in the file refers.
+        """Read all tables. Raise Nsys2prvError, in one line, for damaged pages and for lost pages,
+        to which nothing in the file refers.
         """
         file = self._schema.file
         with suppress(*DAMAGE):
@@ -160,8 +159,8 @@ class SqliteDatabase(Database):
                 raise DamagedPage(lost)
 
     def _find_lost_page(self, met: bytearray, roots: Sequence[int]) -> int:
-        """Return a page that belongs to nothing, or 0. met: the pages of the tables that were read; roots:
-        the first pages of other trees.
+        """Return the number of a page that belongs to no table, or 0. met: flags of the pages that
+        were read. roots: first pages of other trees.
         """
         if file := self._schema.file:
             return ask_core(file.lost_page, met, np.array(roots, np.uint32)) or 0
@@ -171,12 +170,12 @@ class SqliteDatabase(Database):
         return int(lost[0][1]) if lost and len(lost) == len(pages) else 0
 
     def _ask_quick_check(self) -> list[str]:
-        """Return the result lines of SQLite's check of the file, "ok" alone for a sound one."""
+        """Return the lines of SQLite's quick_check; only "ok" for a sound file."""
         said = self.connection.execute("PRAGMA quick_check").fetchall()
         return [line for (text,) in said for line in text.splitlines()]
 
     def _check_by_sql(self, name: str) -> None:
-        """Check the pages of a table and its indexes with SQLite."""
+        """Check the pages of a table and of its indexes with SQLite."""
         for (text,) in self.connection.execute(f"PRAGMA quick_check({quote_name(name)})"):
             if page := PAGE_IN_CHECK.search(text):
                 raise DamagedPage(page[1])
@@ -209,7 +208,9 @@ class SqliteDatabase(Database):
         return [row for piece in pieces for row in self._read_by_names(piece, names, where)]
 
     def _read_by_names(self, part: Part, names: Sequence[str], where: str) -> list[tuple]:
-        """Return columns, named in SQL, of the rows of a part that meet a condition."""
+        """Return columns of the rows of a part that meet a condition. names: SQL expressions of the
+        columns.
+        """
         if where and (from_pages := self._read_pages(part, Wanted(conditions=[where]))):
             if not from_pages[1].any():
                 return []
@@ -235,7 +236,9 @@ class SqliteDatabase(Database):
         return self._read_pages(part, wanted) or self._read_by_sql(part, wanted)
 
     def _read_pages(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray] | None:
-        """Return the result of :meth:`_read_part`, or None if SQLite has to read the part."""
+        """Return the result of :meth:`_read_part` from the file's pages, or None if SQLite must
+        read the part.
+        """
         if not part.rowid:
             return None
         with self._explain_damage(part.table):
@@ -252,7 +255,7 @@ class SqliteDatabase(Database):
     def _read_by_sql(
         self, part: Part, wanted: Wanted, where: str = ""
     ) -> tuple[Columns, np.ndarray]:
-        """Return the result of :meth:`_read_part`, by SQLite, for the rows that meet one more condition."""
+        """Return the result of :meth:`_read_part` with SQLite. where: a further condition."""
         have = self.tables[part.table].columns
         present = [name for name in wanted.integers if name in have]
         odd = [f"(typeof({quote_name(name)}) NOT IN ('integer', 'null'))" for name in present]
@@ -272,7 +275,7 @@ class SqliteDatabase(Database):
         return columns, frame[MET].to_numpy()
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return call stacks. Unless `of_all`, only the rows of these stacks are examined."""
+        """Return call stacks. Unless `of_all`, only the rows of these stacks are read."""
         source = self.tables[table]
         with self._explain_damage(table):
             stacks = None if of_all or not source.declared.rowid else source.read_stacks(low, high)
@@ -285,7 +288,7 @@ class SqliteDatabase(Database):
         return stacks
 
     def _select(self, sql: str) -> pl.DataFrame:
-        """Return the result of a larger query with one type per column."""
+        """Return the result of a large query as a frame with one type per column."""
         self.connection.text_factory = bytes
         try:
             with self._explain_damage():
@@ -295,7 +298,7 @@ class SqliteDatabase(Database):
 
 
 def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
-    """Return the result of a query with one type per column and texts as bytes."""
+    """Return the rows of a cursor as a frame with one type per column, and texts as bytes."""
     names = [name for name, *_ in cursor.description]
     frames = []
     while rows := cursor.fetchmany(SELECTED_ROWS):
@@ -307,7 +310,7 @@ def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:
 
 
 def _select_rows(part: Part) -> str:
-    """Return the rows of a part as a table expression in SQL."""
+    """Return an SQL table expression for the rows of a part."""
     if not part.rowid:
         rows = f"LIMIT {part.rows} OFFSET {part.first - 1}"
     elif isinstance(part, SomeRows):
@@ -322,9 +325,7 @@ def _decode(raw: bytes) -> str:
 
 
 def _make_series(name: str, values: Sequence[object]) -> pl.Series:
-    """Return a column of integers, of numbers including reals, or of bytes. Raise ValueError for values of
-    several types.
-    """
+    """Return a column of integers, reals or bytes. Raise ValueError for values of several types."""
     types = {*map(type, values)} - {type(None)}
     for kind, of_kind in ((pl.Null, set()), (pl.Int64, {int}), (pl.Binary, {bytes})):
         if types == of_kind:

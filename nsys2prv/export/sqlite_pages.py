@@ -1,9 +1,9 @@
-"""Read rows of an SQLite export from the file's pages, with compiled code, some 20 times as fast as with
-`sqlite3`.
+"""Read rows of an SQLite export from the file's pages, with compiled code, about 20 times as fast
+as `sqlite3`.
 
-It reads tables as Nsight Systems writes them, and declines (:func:`open_pages` and :meth:`SqliteTable.read`
-return None) whenever its result might differ from SQLite's: then SQLite reads. Damage is an error
-(:class:`DamagedPage`): SQLite would not detect all of it.
+It reads tables as Nsight Systems writes them. If its result might differ from SQLite's,
+:func:`open_pages` and :meth:`SqliteTable.read` return None, and SQLite reads instead. Damage raises
+:class:`DamagedPage`; SQLite would not detect all of it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Except
 
 
 class RecordField(Struct, frozen=True):
-    """Position of a column in the records of its table, and how to read its values."""
+    """Position of a column in the records of its table, and how its values are read."""
 
     #: Place of the column in records, :data:`ROWID` where it is the rowid itself, whatever the records hold.
     number: int
@@ -63,15 +63,15 @@ class RecordField(Struct, frozen=True):
     has_default: bool
 
     def column(self, kind: int, *arrays: Any) -> tuple:
-        """Return the argument of the compiled reader: a kind, and arrays of values, types and texts to fill,
-        None for unwanted ones.
+        """Return an argument for the compiled reader: a kind, and arrays to fill with values, types
+        and texts (None if not wanted).
         """
         place = (self.number, kind, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)
 
 
 class Declaration(Struct, frozen=True):
-    """Description by SQLite of tables that are declared alike."""
+    """SQLite's description of tables with the same declaration."""
 
     #: Name -> declared type of the columns that are not computed.
     columns: dict[str, str]
@@ -126,7 +126,7 @@ FEW_LEAVES = 64
 
 @cache
 def find_affinity(declared: str) -> str:
-    """Return the affinity of a column of this declared type, by SQLite's rules."""
+    """Return the affinity of a column with this declared type, by SQLite's rules."""
     kind = declared.upper()
     if "INT" in kind:
         return "INTEGER"
@@ -138,12 +138,14 @@ def find_affinity(declared: str) -> str:
 
 
 def open_pages(path: Path) -> Any:
-    """Return the file of a standalone database (`core.TableFile`); None if SQLite has to read it."""
+    """Return the pages of a database file without log (`core.TableFile`); None if SQLite must read
+    it.
+    """
     return ask_core(core.TableFile, path) if core else None
 
 
 def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the answer of the compiled core, or None if SQLite has to answer."""
+    """Return the result of a function of the compiled core; None if SQLite must be used."""
     try:
         return function(*arguments)
     except core.StandAside:
@@ -151,7 +153,9 @@ def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def name_rows(table: str) -> str:
-    """Return in SQL the rows of a table, read from itself: an index may be damaged."""
+    """Return an SQL expression for the rows of a table that does not use its indexes, which may be
+    damaged.
+    """
     return f"{quote_name(table)} NOT INDEXED"
 
 
@@ -180,16 +184,17 @@ MOST_DECLARED = 8192
 
 
 def open_schema(file: Any, size: int) -> SqliteTable:
-    """Return the table of tables. file: the pages of the database, None if SQLite has to read it; size: in
-    bytes.
+    """Return the schema table. file: the pages of the database, or None if SQLite must read it.
+    size: of the file in bytes.
     """
     return SqliteTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
 
 def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTable], list[int]]:
-    """Return the tables of a database, and the first pages of its other contents. Views and virtual tables
-    are never read: that would run code from the file. Raise DatabaseError if a declaration contradicts the
-    schema.
+    """Return table name -> table, and the first pages of other contents of the database.
+
+    Views and virtual tables are never read, because that would run code from the file. Raise
+    DatabaseError if a declaration contradicts the schema.
     """
     file, size = schema.file, schema.size
     texts = ("type", "name", "sql")
@@ -222,13 +227,15 @@ def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTabl
 
 
 def _is_page(number: object) -> bool:
-    """Return whether this can be the number of a page."""
+    """Return True if a value may be the number of a page."""
     return isinstance(number, int) and 0 < number < 1 << 32
 
 
 @lru_cache(MOST_DECLARED)
 def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
-    """Return whether the declaration, which SQLite uses, agrees with the schema."""
+    """Return True if the declaration of a table agrees with its entry in the schema. SQLite uses
+    the declaration.
+    """
     declared = _DECLARATION.match(sql)
     if declared is None:
         return kind == b"index" and not sql  # of a key
@@ -244,7 +251,7 @@ def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
 
 
 class SqliteTable(SourceTable):
-    """A table of an export, read from its pages. SQLite is asked about it on first use."""
+    """A table of an export, read from its pages. SQLite describes it on first use."""
 
     def __init__(
         self,
@@ -265,7 +272,7 @@ class SqliteTable(SourceTable):
 
     @cached_property
     def declared(self) -> Declaration:
-        """Return the description of its declaration."""
+        """Return SQLite's description of the table."""
         if self._sql not in _DECLARED:
             if len(_DECLARED) >= MOST_DECLARED:
                 _DECLARED.clear()
@@ -274,22 +281,22 @@ class SqliteTable(SourceTable):
 
     @property
     def columns(self) -> dict[str, str]:
-        """Name -> declared type of the columns that are not computed."""
+        """Return column -> declared type, without computed columns."""
         return self.declared.columns
 
     @property
     def has_frames(self) -> bool:
-        """True if it contains the frames of call stacks."""
+        """Return True if the table contains the frames of call stacks."""
         return not set(FRAME_COLUMNS).difference(self.columns)
 
     @property
     def everything(self) -> Part:
-        """All of its rows, whatever their rowids; for tables with rowids."""
+        """All rows of a table with rowids, whatever these are."""
         return Part(self.name, -(1 << 63), (1 << 63) - 1)
 
     @cached_property
     def whole(self) -> Part:
-        """All of its rows."""
+        """All rows of the table."""
         rows, first, last = name_rows(self.name), 0, self.size
         if self.declared.rowid:
             ends = (
@@ -305,7 +312,7 @@ class SqliteTable(SourceTable):
         return self._bound_rows(count, first, last)
 
     def _bound_rows(self, rows: int, first: int, last: int) -> Part:
-        """Return the part of so many rows, with the least and the greatest of their rowids."""
+        """Return the part with this number of rows, and with these first and last rowids."""
         if not rows:
             return Part(self.name)
         if not self.declared.rowid or (last - first) * LEAST_ROW_BYTES > self.size:
@@ -313,10 +320,12 @@ class SqliteTable(SourceTable):
         return Part(self.name, first, last, self.declared.rowid)
 
     def check(self, met: bytearray) -> bool:
-        """Read all of the table, mark its pages as visited, and find its whole; return False if SQLite has to
-        check it. Raise DamagedPage, and DatabaseError if a key has no index: then another one was declared
-        when the rows were written. Frames of call stacks are checked when they are read: :meth:`check_rows`
-        does so before SQLite reads them.
+        """Read the whole table, mark its pages in `met`, and set its extent. Return False if SQLite
+        must check the table.
+
+        Raise DamagedPage for damage. Raise DatabaseError if a key has no index: the rows were then
+        written with another declaration. Frames of call stacks are checked later, when they are
+        read; :meth:`check_rows` checks them before SQLite reads them.
         """
         needed = None if self.has_frames else self.declared.rules
         if not self._indexes.issuperset(self.declared.key_indexes):
@@ -327,7 +336,9 @@ class SqliteTable(SourceTable):
         return found is not None
 
     def check_rows(self) -> None:
-        """Read all of a table with checked interior pages, once. Raise DamagedPage."""
+        """Read all rows of a table, once, to check them. Interior pages are already checked. Raise
+        DamagedPage.
+        """
         if self.file and not self._rows_checked:
             self._rows_checked = True
             met = bytearray(self.file.pages // 8 + 1)
@@ -335,15 +346,16 @@ class SqliteTable(SourceTable):
 
     @cached_property
     def _pages(self) -> Any:
-        """The table's pages (`core.Table`); None if SQLite has to read them."""
+        """The pages of the table (`core.Table`); None if SQLite must read it."""
         return ask_core(self.file.table, self.root) if self.file and self.declared.fields else None
 
     def read(
         self, part: Part, wanted: Wanted, looked_at: ConditionColumns
     ) -> tuple[Columns, list[LookedAt]] | None:
-        """Return columns of a part by rowids, and the values that conditions need. Return None if SQLite has
-        to read them, for example if one of the columns, or a condition's column, has values other than
-        integers and NULL. Raise DamagedPage.
+        """Return columns of a part by rowids, and the values that conditions need.
+
+        Return None if SQLite must read them, for example if an integer column or a condition's
+        column has values other than integers and NULL. Raise DamagedPage.
         """
         table, fields = self._pages, self.declared.fields
         if table is None or len(looked_at.types) > MOST_TYPES:
@@ -401,8 +413,8 @@ class SqliteTable(SourceTable):
         return columns, seen
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:
-        """Return the values of these columns in all rows, None for missing columns; None if SQLite has to
-        read them, or if they are many. Raise DamagedPage.
+        """Return the values of these columns in all rows, with None for missing columns. Return
+        None if SQLite must read them, or if there are many rows. Raise DamagedPage.
         """
         if self._pages is None or self._pages.leaves > FEW_LEAVES:
             return None
@@ -416,8 +428,8 @@ class SqliteTable(SourceTable):
         return [tuple((*row, None)[place] for place in places) for row in rows]
 
     def read_stacks(self, low: int, high: int) -> StackRows | None:
-        """Return the call stacks of the table with ids from `low` to `high`; None if SQLite has to
-        read them. Raise DamagedPage.
+        """Return the call stacks with ids from `low` to `high`; None if SQLite must read them.
+        Raise DamagedPage.
         """
         if self._pages is None:
             return None

@@ -1,8 +1,8 @@
-"""Declare event types, their labels and values, as typed data.
+"""Declare event types, their labels and their values, as typed data.
 
-Input: the files of ``events`` (``events/README.md`` describes their format) and ``counters.yaml``. Output:
-:func:`load_catalogue`, the source of every meaning of a Paraver number, for the record writer, the ``.pcf``
-and the documents. A test checks that each event type has one meaning.
+Input: the files in ``events`` (``events/README.md`` describes their format) and ``counters.yaml``.
+Output: :func:`load_catalogue`, which defines every Paraver number for the record writer, the
+``.pcf`` and the documents. A test checks that each event type has one meaning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FRACTION = " (fraction)"
 
 
 class DomainCode(Struct, frozen=True):
-    """Event type per NVTX domain: base + 100 * domain number."""
+    """Event type that depends on the NVTX domain: base + 100 * domain number."""
 
     #: Event type of the default domain, whose number is 0.
     base: int
@@ -63,7 +63,7 @@ class DomainCode(Struct, frozen=True):
 
 
 class ValueSet(Struct, frozen=True):
-    """A closed set of values, the same in every trace."""
+    """A fixed set of values, equal in every trace."""
 
     #: Name in the catalogue.
     name: str
@@ -72,7 +72,7 @@ class ValueSet(Struct, frozen=True):
 
 
 class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names that occur in the reports, numbered when the trace is written."""
+    """Names found in the reports. They get numbers when the trace is written."""
 
     #: Name in the catalogue.
     name: str
@@ -84,16 +84,16 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     known: str | None = None
 
     def list_known_values(self) -> dict[str, int]:
-        """Return the names with fixed values, and these values."""
+        """Return name -> value for the names with fixed values."""
         return _read_known_names(self.known) if self.known else {}
 
     def find_values(self, names: re.Pattern[str]) -> list[int]:
-        """Return the values of the names that match a pattern from their beginning."""
+        """Return the values of the names that a pattern matches at their start."""
         return [value for name, value in self.list_known_values().items() if names.match(name)]
 
 
 class Field(Struct, frozen=True):
-    """One event type of a record."""
+    """One field of a record, with its event type."""
 
     #: Name within its layout.
     name: str
@@ -146,7 +146,7 @@ class State(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateRule(Struct, frozen=True):
-    """The state of a row during an event: by the names, otherwise by the values, otherwise `otherwise`."""
+    """Rule for the state of a row during an event: by name, then by value, then `otherwise`."""
 
     #: State where neither `names` nor `values` decide, None for none.
     otherwise: int | None = None
@@ -160,7 +160,7 @@ class StateRule(Struct, frozen=True):
     yields: bool = False
 
     def find_state(self, name: str) -> int | None:
-        """Return the state of a row during an event with this name, None for none."""
+        """Return the state during an event with this name, or None."""
         fitting = (state for state, pattern in self.names if re.search(pattern, name))
         return next(fitting, self.otherwise)
 
@@ -204,18 +204,18 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def every_mask(self) -> int:
-        """Bits of all fields except those that sum others."""
+        """Bits of all fields, except fields that summarize others."""
         return self._mask(lambda field: not field.sums_up)
 
     @cached_property
     def state_mask(self) -> int:
-        """Bit of the field that decides the state of a row, or 0."""
+        """Bit of the field that determines the state of a row, or 0."""
         wanted = self.state and (self.state.field or self.fields[0].name)
         return self._mask(lambda field: field.name == wanted)
 
     @cached_property
     def callers_mask(self) -> int:
-        """Bits of the callers of rows."""
+        """Bits of the fields with callers."""
         return self._mask(lambda field: field.level)
 
     @cached_property
@@ -240,8 +240,8 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the section ``calls``: a table with calls of host threads, or GPU work. It defines a
-    layout, a name set and an event kind (:mod:`nsys2prv.events.attributes`).
+    """A line of the section ``calls``: a table with calls of host threads, or with GPU work. It
+    defines a layout, a name set and an event kind (:mod:`nsys2prv.events.attributes`).
     """
 
     #: Name of the kind of event, of its layout and of its name set.
@@ -281,11 +281,11 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_duration(self) -> bool:
-        """True if its rows have durations, False if they are points in time."""
+        """True if its rows have durations; False if they are points in time."""
         return len(self.time) > 1
 
     def make_kind(self) -> dict[str, Any]:
-        """Return its kind, as declared in a section ``kinds``."""
+        """Return the event kind of this table, as a declaration in a section ``kinds``."""
         return {
             "title": self.label,
             "row": "GPU, a row for each process" if self.queue else "host thread",
@@ -299,8 +299,8 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
         }
 
     def make_layout(self) -> dict[str, Any]:
-        """Return its layout, as declared in a section ``layouts``. GPU work does not nest, so its layout has
-        additional rows.
+        """Return the layout of this table, as a declaration in a section ``layouts``. GPU work does
+        not nest, so its layout has additional rows.
         """
         fields: dict[str, dict[str, Any]] = {
             "call": {"code": self.code, "label": self.label, "values": {"names": self.name}}
@@ -418,7 +418,7 @@ def load_catalogue() -> Catalogue:
 
 
 def _list_fields(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the fields of an entry, with their names: itself, or as many as its `count` says."""
+    """Yield the fields of an entry with their names: one field, or `count` of them."""
     rest = {key: value for key, value in spec.items() if key != "count"}
     for number in range(spec.get("count", 0)):
         own = {key: rest[key] + number for key in ("code", "level") if key in rest}
@@ -430,7 +430,9 @@ def _list_fields(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[st
 
 @contextmanager
 def name_entry(file: str, section: str, name: object) -> Iterator[None]:
-    """Raise ValueError with the file and the entry for mistakes in a declaration."""
+    """Convert mistakes in a declaration, inside a `with` block, into a ValueError that names the
+    file and the entry.
+    """
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -443,8 +445,8 @@ def _make_state_rule(
     rules: Mapping[str, Mapping[str, Any]],
     values: Mapping[str, int],
 ) -> StateRule | None:
-    """Return the rule of a layout's key ``state``: a state, or the name of a rule and whether it yields.
-    values: state numbers by name.
+    """Return the rule for the key ``state`` of a layout: a state, or the name of a rule and whether
+    it yields to others. values: state name -> number.
     """
     if spec is None:
         return None
@@ -464,7 +466,7 @@ def _make_state_rule(
 
 
 def _read_sections() -> tuple[dict[str, Any], dict[tuple[str, object], str]]:
-    """Return section -> its entries of all files, and (section, entry) -> its file."""
+    """Return section -> entries of all files, and (section, entry) -> file."""
     sections: dict[str, Any] = {}
     files: dict[tuple[str, object], str] = {}
     for file, topic in read_data_texts(f"{__package__}.events", ".yaml").items():
@@ -492,8 +494,10 @@ def _read_known_names(filename: str) -> dict[str, int]:
 def hash_to_numbers(
     names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
 ) -> dict[str, int]:
-    """Return a number from `first` to `last` for each name: the hash of its text. If two names have the same
-    hash, the later in alphabetical order moves to the next free number. Further names continue after `last`.
+    """Return name -> number between `first` and `last`, from the hash of the name.
+
+    If two names have the same hash, the later one in alphabetical order gets the next free number.
+    Names that find no place get numbers after `last`.
     """
     slots = last - first + 1
     taken = set(forbidden)
@@ -515,11 +519,11 @@ def hash_to_numbers(
 
 
 def number_domains(domains: set[str]) -> dict[str, int]:
-    """Return the number of each NVTX domain by its name ("" is the default domain).
+    """Return name -> number of each NVTX domain ("" is the default domain).
 
-    Known names have fixed numbers. Any other name has the hash of its text as number, so that it is the same
-    in every trace; if two names of one trace have the same hash, the later in alphabetical order moves to the
-    next free number.
+    Known names have fixed numbers. Other names get the hash of their text, so that they have the
+    same number in every trace. If two names in a trace have the same hash, the later one in
+    alphabetical order gets the next free number.
     """
     fixed_domains = load_catalogue().domains
     numbers = {name: fixed_domains.index(name) for name in domains if name in fixed_domains}
@@ -528,8 +532,8 @@ def number_domains(domains: set[str]) -> dict[str, int]:
 
 
 class Metric(NamedTuple):
-    """A sampled number: its label, and the number of decimals in its integers (value = integer / 10 **
-    precision).
+    """A sampled metric: its label, and the number of decimals in its integers (value = integer / 10
+    ** precision).
     """
 
     #: Its label.
@@ -539,7 +543,7 @@ class Metric(NamedTuple):
 
 
 class CounterTable(NamedTuple):
-    """The fixed names of a layout: event type -> label, and reduced name -> label."""
+    """The fixed names of a layout: event type -> label, and normalized name -> label."""
 
     #: Event type -> label.
     labels: dict[int, str]
@@ -549,9 +553,7 @@ class CounterTable(NamedTuple):
 
 @cache
 def find_hashed_types() -> dict[str, tuple[int, int]]:
-    """Return the event types of names that ``counters.yaml`` does not list, by layout: first and
-    last.
-    """
+    """Return layout -> (first, last) event type for names that are not listed in ``counters.yaml``."""
     return {
         name: layout.hashed for name, layout in load_catalogue().layouts.items() if layout.hashed
     }
@@ -559,7 +561,7 @@ def find_hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def load_counter_tables() -> dict[str, CounterTable]:
-    """Return the tables of listed names by layout of counters, empty for one that has none."""
+    """Return layout -> table of listed names; the table is empty if a layout has none."""
     tables = {
         name: CounterTable({}, {})
         for name, layout in load_catalogue().layouts.items()
@@ -585,7 +587,7 @@ def split_unit(name: str) -> tuple[str, str]:
 
 
 def _reduce_name(name: str) -> tuple[str, str]:
-    """Return the common form of two spellings of one name."""
+    """Return a normalized form that is equal for different spellings of a name."""
     base, unit = split_unit(name)
     base = re.sub(r"[^a-z0-9]+", " ", base.casefold()).strip()
     unit = re.sub(r"\s+", "", unit.casefold())
@@ -598,9 +600,11 @@ def find_known_label(layout: str, name: str) -> str | None:
 
 
 def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric, ...]:
-    """Return metrics that are sampled together, each with a unique label. names: with the decimals of their
-    integers. The label of an unlisted name is the name itself, in the unit of the export's integers; so is
-    that of a name equivalent to another one.
+    """Return metrics that are sampled together, each with a unique label. names: (name, decimals of
+    its integers).
+
+    The label of an unlisted name is the name itself, in the unit of the export's integers. The same
+    applies to the second of two equivalent names.
     """
     metrics: dict[str, int] = {}
     further: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
@@ -618,7 +622,7 @@ def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric,
 
 
 def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
-    """Return the event type of every (layout, label) found."""
+    """Return (layout, label) -> event type for all names found."""
     codes = {
         (layout, label): code
         for layout, table in load_counter_tables().items()
@@ -637,5 +641,5 @@ def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, 
 
 @cache
 def map_labels(value_set: str) -> dict[str, int]:
-    """Return label in lower case -> value."""
+    """Return label in lower case -> value for a value set."""
     return {label.lower(): value for value, label in load_catalogue().value_sets[value_set].labels}
