@@ -1,7 +1,8 @@
-"""Help every room, without knowledge of profiles: files, text, progress, workers, columns.
+"""Provide general tools for all rooms: files, text, progress, workers, columns.
 
-Modules are independent: open the one that you need. `native` is the compiled core; :mod:`workers` runs
-functions in other processes. This module has the version of the program, and its source commit.
+Nothing here knows about profiles. The modules are independent of each other. `native` is the
+compiled core; :mod:`workers` runs functions in other processes. This module contains the version of
+the program and its source commit.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ COMMIT = "commit.txt"
 
 
 def describe_commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with "-dirty" if files differ from it; "" if git does not
-    know it.
+    """Return the commit of a checkout, with "-dirty" if files were changed; "" if it is not a git
+    checkout.
     """
     import subprocess
 
@@ -41,8 +42,8 @@ def describe_commit(checkout: Path) -> str:
 
 
 def format_version(package: Path) -> str:
-    """Return the version, for users. package: the installed package; in a checkout the folder above
-    has its pyproject.toml and .git.
+    """Return the version as shown to users. package: the installed package. In a checkout, the
+    folder above contains pyproject.toml and .git.
     """
     checkout = package.parent
     if (checkout / ".git").exists() and (checkout / "pyproject.toml").is_file():

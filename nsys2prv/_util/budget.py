@@ -1,40 +1,36 @@
-"""Budget memory and time: limit the work for a given input, and the part of it in memory at a
+"""Limit memory and time: the amount of work for a given input, and how much of it is in memory at a
 time.
 
-A small file can cause any amount of work: a text that thousands of rows refer to, a dictionary of a
-Parquet file, thousands of rows that all begin at one moment, thousands of processes with an event
-each. Work that grows with the product of such numbers is counted in advance, and compared with
-the needs of reports of that size. Each limit is far above the amounts that Nsight Systems records in so
-many bytes, and grows with the reports, so that no large job reaches it.
+A small file can cause any amount of work: a text to which thousands of rows refer, a dictionary in
+a Parquet file, thousands of rows with the same start, thousands of processes with one event each.
+If work grows with the product of such numbers, it is estimated in advance and limited. Each limit
+is far above the amounts that Nsight Systems records in a file of that size, and grows with the size
+of the reports, so no large job reaches it:
 
-========================  =============================================  ==================================
-what                      bound                                          beyond it
-========================  =============================================  ==================================
-values in NVTX payloads   LEAST_VALUES, and one for BYTES_PER_VALUE      further payloads are left out, counted
-one NVTX payload          PAYLOAD_BYTES                                  it is left out, counted
-processes and devices to  LEAST_PROCESSES, and one for BYTES_PER_PROCESS one line
-analyse
-rows of Parquet tables    LEAST_ROWS, and one for BYTES_PER_ROW          one line
-values of Parquet tables  LEAST_CELLS, and CELLS_PER_BYTE                one line
-pages of Parquet tables   LEAST_UNPACKED, and UNPACKED_PER_BYTE          one line
-texts of small tables     LEAST_TEXT, and TEXT_PER_BYTE                  one line
-names that rows refer to  LEAST_NAMES, and NAMES_PER_BYTE                they are cut to LEAST_NAME or more
-functions in call stacks  LEAST_NAMES, or NAMES_PER_BYTE                 likewise
-names of objects          OBJECT_NAME                                    they are cut
-lines of a .prv.gz        LEAST_TRACE, and TRACE_PER_BYTE                one line
-rows of a join of events  those of the left side (`columns.join_first`)  the first of equal keys counts
-========================  =============================================  ==================================
+    what is limited           limit                                      beyond the limit
+    values in NVTX payloads   LEAST_VALUES + 1 per BYTES_PER_VALUE       payloads are dropped
+    one NVTX payload          PAYLOAD_BYTES                              it is dropped
+    processes and devices     LEAST_PROCESSES + 1 per BYTES_PER_PROCESS  error
+    rows of Parquet tables    LEAST_ROWS + 1 per BYTES_PER_ROW           error
+    values of Parquet tables  LEAST_CELLS + CELLS_PER_BYTE               error
+    pages of Parquet tables   LEAST_UNPACKED + UNPACKED_PER_BYTE         error
+    texts of small tables     LEAST_TEXT + TEXT_PER_BYTE                 error
+    names of rows             LEAST_NAMES + NAMES_PER_BYTE               cut, to LEAST_NAME or more
+    functions in call stacks  LEAST_NAMES + NAMES_PER_BYTE               cut, to LEAST_NAME or more
+    names of objects          OBJECT_NAME                                cut
+    lines of a .prv.gz        LEAST_TRACE + TRACE_PER_BYTE               error
+    rows of a join of events  rows on the left (`columns.join_first`)    first of equal keys
 
-Within these limits each command needs at most 1 GiB of memory and a minute for reports of 20 MB.
+Within these limits, each command needs at most 1 GiB of memory and a minute for reports of 20 MB.
 
-The module also sets the memory use of the C library, polars and Python. Columns of some MB are created and
-dropped repeatedly. By default glibc returns each of them to the system at once, and every new
-one costs page faults: a fifth of a conversion's time. And Python collects garbage among modules while
-it imports them, which takes a sixth of the startup time.
+The module also configures how the C library, polars and Python use memory. Columns of some MB are
+created and dropped repeatedly. By default, glibc returns each of them to the system at once, and
+every new column causes page faults, which take a fifth of a conversion's time. Python also collects
+garbage among modules while it imports them, which takes a sixth of the startup time.
 
-If the address space is limited (``ulimit -v``), reserved memory counts: glibc reserves 64
-MB for each of the first threads that allocate memory, three fifths of a conversion's total.
-When none is left, libraries crash or end the process with messages of their own, so the limit is
+If the address space is limited (``ulimit -v``), reserved memory counts, too: glibc reserves 64 MB
+for each of the first threads that allocate memory, three fifths of a conversion's total. If nothing
+is left, libraries crash or end the process with messages of their own. The limit is therefore
 checked before they are imported.
 """
 
@@ -152,10 +148,10 @@ _CHOSEN: set[str] = set()
 
 
 class FolderBudget:
-    """Budget of the tables of a folder of Parquet files."""
+    """Budget for reading the tables in a folder of Parquet files."""
 
     def __init__(self, size: int) -> None:
-        """Take the size of the files (bytes)."""
+        """Set up the budget for a folder. size: of all files (bytes)."""
         self._left = {
             "rows": LEAST_ROWS + size // BYTES_PER_ROW,
             "values": LEAST_CELLS + CELLS_PER_BYTE * size,
@@ -164,7 +160,9 @@ class FolderBudget:
         }
 
     def take(self, what: str, count: int) -> None:
-        """Take some rows or bytes. Raise ValueError if too few are left."""
+        """Subtract rows or bytes from the budget. what: what is counted. Raise ValueError if too
+        few are left.
+        """
         self._left[what] -= count
         if self._left[what] < 0:
             raise ValueError(
@@ -178,8 +176,8 @@ def count_allowed(least: int, size: int, bytes_each: int) -> int:
 
 
 def check_processes(count: int, size: int) -> None:
-    """Check the number of processes and devices to analyse in reports of this size (bytes). Raises
-    Nsys2prvError.
+    """Raise Nsys2prvError if there are too many processes and devices to analyze, for reports of
+    this size (bytes).
     """
     allowed = count_allowed(LEAST_PROCESSES, size, BYTES_PER_PROCESS)
     if count > allowed:
@@ -190,8 +188,8 @@ def check_processes(count: int, size: int) -> None:
 
 
 def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
-    """Check the unpacked size of a compressed trace (bytes) against the size of its file. Raise Nsys2prvError
-    if it is too large.
+    """Raise Nsys2prvError if a compressed trace unpacks to too much. unpacked, packed: sizes in
+    bytes.
     """
     if unpacked > LEAST_TRACE + TRACE_PER_BYTE * packed:
         raise Nsys2prvError(
@@ -200,10 +198,10 @@ def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make this process and its children reuse freed memory; also in polars' own allocator, if it is not
-    loaded yet.
+    """Let this process and its children reuse freed memory, also in polars' own allocator if polars
+    is not loaded yet.
 
-    Has no effect without glibc, or without such an allocator.
+    This has no effect without glibc.
     """
     for setting in (_POLARS, _ENGINE):
         os.environ.setdefault(*setting)
@@ -216,9 +214,10 @@ def keep_freed_memory() -> None:
 
 
 def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
-    """Give polars, which is not imported yet, as many threads as there are workers (0: one per CPU), and only
-    a few for reports so small that waking more takes longer than the work. Never a single one, with which
-    polars rounds some quotients differently.
+    """Set the number of threads for polars, which must not be imported yet: as many as workers (0:
+    one per CPU), but only a few for small reports, where waking threads takes longer than the work.
+
+    Never set a single thread, because polars then rounds some quotients differently.
     """
     given = map(Path, paths)
     files = (file for one in given for file in (one.iterdir() if one.is_dir() else [one]))
@@ -228,22 +227,24 @@ def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
 
 
 def use_one_thread() -> None:
-    """Limit numeric libraries that are not in use yet to one thread in this process and its children, unless
-    the user's environment sets the number.
+    """Limit numeric libraries to one thread, in this process and its children, unless the user's
+    environment sets the number. Libraries that are already in use do not change.
     """
     for library in (POLARS_THREADS, "OPENBLAS_NUM_THREADS"):
         _set_threads(library, 1)
 
 
 def _set_threads(library: str, count: int) -> None:
-    """Set the threads of a library, unless its variable was set before this process did."""
+    """Set the number of threads of a library, unless its environment variable was set before this
+    process set it.
+    """
     if library in _CHOSEN or library not in os.environ:
         _CHOSEN.add(library)
         os.environ[library] = str(count)
 
 
 def return_large_blocks() -> None:
-    """Make this process return blocks of at least 1 MB to the system as soon as they are freed."""
+    """Let this process return freed blocks of at least 1 MB to the system immediately."""
     _set_malloc((_MMAP_THRESHOLD, RETURNED_BYTES), (_TRIM_THRESHOLD, RETURNED_BYTES))
 
 
@@ -255,14 +256,16 @@ def _set_malloc(*settings: tuple[int, int]) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system: heap blocks too small for larger allocations."""
+    """Return freed memory to the system, also heap blocks that are too small for larger
+    allocations.
+    """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_address_space() -> None:
-    """Check that the limit on address space leaves room for the libraries. Raise one clear line if
-    they could not be imported, or would crash soon.
+    """Raise Nsys2prvError if the limit on address space leaves too little for importing the
+    libraries, or if they would crash soon after.
     """
     limit = find_limit("RLIMIT_AS")
     if limit is not None and limit < NEEDED_BYTES:
@@ -273,8 +276,8 @@ def check_address_space() -> None:
 
 
 def find_limit(name: str) -> int | None:
-    """Return a limit of this process, such as RLIMIT_AS (bytes) or RLIMIT_NOFILE; None if there is
-    none.
+    """Return a resource limit of this process, such as RLIMIT_AS (bytes) or RLIMIT_NOFILE; None if
+    there is none.
     """
     try:
         import resource
@@ -286,8 +289,8 @@ def find_limit(name: str) -> int | None:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Exclude imports, and everything else that lives as long as the process, from garbage collection, and
-    make it rare from now on.
+    """Pause garbage collection during a `with` block that imports modules. Then exclude from it all
+    objects that exist, and collect rarely.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -301,5 +304,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def collect_garbage_seldom() -> None:
-    """Leave imports and results of many tasks, which stay, from being looked through over and over."""
+    """Exclude existing objects (imports, results of many tasks) from garbage collection, so that
+    they are not scanned repeatedly.
+    """
     gc.set_threshold(100_000)

@@ -1,4 +1,6 @@
-"""Vectorized columns of integers: values for absent and open, distinct values, slices, two modes."""
+"""Process columns of integers: absent and open values, distinct values, slices, and bimodal
+durations.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ COUNT = pl.len().cast(pl.Int64)
 
 
 def find_bounds(values: np.ndarray) -> tuple[int, int]:
-    """Return the minimum and maximum of some numbers (int64); without any, the largest and the smallest
-    int64.
+    """Return the minimum and maximum of numbers (int64). Without numbers, return the largest and
+    the smallest int64.
     """
     # Of many numbers, numpy compares several at a time.
     if core is not None and len(values) <= FEW_NUMBERS:
@@ -51,47 +53,47 @@ def blank_nonpositive(column: np.ndarray) -> np.ndarray:
 
 
 def fill_with_zero(column: np.ndarray) -> np.ndarray:
-    """Return the column with 0 for NULL and negative values. Records with 0 are mostly written without the
-    number.
+    """Return the column with 0 for NULL and negative values. In most records, the number 0 is not
+    written.
     """
     return column if find_bounds(column)[0] >= 0 else np.maximum(column, 0)
 
 
 def fill_nulls(column: pl.Series, value: float | bytes) -> pl.Series:
-    """Replace nulls in a column by a value; most columns have none, which is quick to check."""
+    """Replace nulls in a column by a value. Most columns have no nulls, so this is checked first."""
     return column.fill_null(value) if column.null_count() else column
 
 
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct keys in ascending order, and for every row the index of its key among
-    them.
-    """
+    """Return the sorted distinct keys, and for each row the index of its key."""
     (distinct,), codes = factorize_together(keys)
     return distinct, codes
 
 
 def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return distinct combinations of several columns of integers in ascending order: their values,
-    column by column, and each row's index among them.
+    """Return the sorted distinct combinations of several integer columns (as columns), and for each
+    row the index of its combination.
     """
     first, codes = number_rows(*columns)
     return [column[first] for column in columns], codes
 
 
 def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each distinct combination of several columns of integers, in ascending order of
-    these, and each row's index among them.
+    """Return the first row of each distinct combination of several integer columns, sorted by
+    combination, and for each row the index of its combination.
     """
     return _number_rows(columns, True)
 
 
 def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return :func:`number_rows`, but the combinations in the order of their first rows."""
+    """Return the result of :func:`number_rows`, but with combinations in the order of their first
+    rows.
+    """
     return _number_rows(columns, False)
 
 
 def _number_rows(columns: Sequence[np.ndarray], ascend: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Number combinations. ascend: by their values, otherwise by their first rows."""
+    """Number combinations. ascend: sort by value; otherwise by first row."""
     wide = tuple(np.asarray(column, np.int64) for column in columns)
     if core is not None:
         codes = np.empty(len(wide[0]), np.int64)
@@ -106,8 +108,8 @@ def _number_rows(columns: Sequence[np.ndarray], ascend: bool) -> tuple[np.ndarra
 
 
 def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the distinct combinations of some columns of integers in the order of their first rows, with the
-    sums of others (int64): of few rows much faster than a query.
+    """Return the distinct combinations of the key columns, in the order of their first rows, with
+    the sums of the value columns (int64). For few rows, this is much faster than a polars query.
     """
     first, codes = number_as_met(*keys.values())
     sums = {name: np.zeros(len(first), np.int64) for name in values}
@@ -117,7 +119,7 @@ def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np
 
 
 def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Number combinations by numpy, for installations without a compiler."""
+    """Number combinations with numpy, for installations without the compiled core."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct, further = np.unique(column, return_inverse=True)
@@ -128,8 +130,11 @@ def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 
 def join_columns(parts: Sequence[Mapping[str, np.ndarray | list[Any]]]) -> pl.DataFrame:
-    """Return the rows of all parts as one frame: to make it once is much faster than of each part. parts: columns of
-    a length; lists are of texts where they have no value at all, and of nulls where a part lacks them.
+    """Return the rows of all parts as one frame, which is much faster than making a frame for each
+    part.
+
+    parts: columns of equal length. A list contains texts, or no values at all. A column that a part
+    lacks becomes null.
     """
     names = dict.fromkeys(chain.from_iterable(parts))
     made: dict[str, pl.Series] = {}
@@ -149,12 +154,12 @@ def join_columns(parts: Sequence[Mapping[str, np.ndarray | list[Any]]]) -> pl.Da
 
 
 def take_rows(columns: Mapping[str, np.ndarray], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return some rows of columns (a mask, indices, or a slice)."""
+    """Return some rows of columns. rows: a mask, indices, or a slice."""
     return {name: column[rows] for name, column in columns.items()}
 
 
 def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the place of each of some numbers among `known` ones, ascending, or ABSENT."""
+    """Return the index of each wanted number in `known` (sorted), or ABSENT."""
     if not len(known):
         return np.full(len(wanted), ABSENT)
     places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
@@ -162,8 +167,8 @@ def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def count_occurrences(codes: np.ndarray) -> np.ndarray:
-    """Return, for each row, the number of earlier rows with its code. Codes are indices, as
-    :func:`factorize` gives them.
+    """Return for each row the number of earlier rows with the same code. codes: indices, as from
+    :func:`factorize`.
     """
     counts = np.bincount(codes)
     first = np.repeat(np.cumsum(counts) - counts, counts)
@@ -175,10 +180,11 @@ def count_occurrences(codes: np.ndarray) -> np.ndarray:
 def reduce_slices(
     values: np.ndarray, first: np.ndarray, last: np.ndarray, ufunc: np.ufunc
 ) -> np.ndarray:
-    """Apply ``ufunc`` (minimum or maximum) to each ``values[first:last]``, none of them empty.
+    """Apply ``ufunc`` (minimum or maximum) to each ``values[first:last]``; no slice may be empty.
 
-    O(values * log + slices), however the slices overlap: a slice is covered by two blocks of a power of two,
-    and blocks of each size are made from blocks of half the size.
+    This takes O(values * log + slices), however the slices overlap: each slice is covered by two
+    blocks with a power of two as length, and blocks of each length are made from blocks of half the
+    length.
     """
     # The exponent is exact for lengths below 2**53.
     size = np.frexp((last - first).astype(np.float64))[1] - 1
@@ -192,7 +198,7 @@ def reduce_slices(
 
 
 def mask_changes(*columns: np.ndarray) -> np.ndarray:
-    """Return a mask of the first row and of the rows that differ from their predecessor in some column."""
+    """Return a mask of the first row, and of rows that differ from the row before in any column."""
     changes = np.zeros(len(columns[0]), bool)
     changes[:1] = True
     for column in columns:
@@ -201,12 +207,14 @@ def mask_changes(*columns: np.ndarray) -> np.ndarray:
 
 
 def find_edges(column: np.ndarray) -> np.ndarray:
-    """Return the begin of each run of equal values, followed by the end of the last one."""
+    """Return the index of the start of each run of equal values, followed by the end of the last
+    run.
+    """
     return np.append(np.flatnonzero(mask_changes(column)), len(column))
 
 
 def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct times, ascending, and the sum of the changes up to each."""
+    """Return the sorted distinct times, and at each time the sum of all changes up to it."""
     order = np.argsort(time, kind="stable")
     time, total = time[order], np.cumsum(change[order])
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
@@ -214,8 +222,8 @@ def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
-    """Return a number for each set, from 0 in their order; sets with a common member, directly or
-    by way of others, have the same.
+    """Return a number for each set. Sets that have a common member, directly or through other sets,
+    get the same number. Numbers count from 0, in order of the sets.
     """
     leaders: dict[Hashable, Hashable] = {}
 
@@ -236,7 +244,7 @@ def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
 
 
 def join_linked(sets: Sequence[Collection[T]]) -> list[set[T]]:
-    """Join the sets with a common member, directly or by way of others."""
+    """Merge the sets that have a common member, directly or through other sets."""
     joined: dict[int, set[T]] = {}
     for number, members in zip(number_linked(sets), sets, strict=True):
         joined.setdefault(number, set()).update(members)
@@ -244,13 +252,13 @@ def join_linked(sets: Sequence[Collection[T]]) -> list[set[T]]:
 
 
 def is_sorted(values: np.ndarray, strictly: bool = False) -> bool:
-    """True if no value (int64) is less than its predecessor; strictly: nor equal to it."""
+    """Return True if the values (int64) never decrease; with `strictly`, if they always increase."""
     before, after = values[:-1], values[1:]
     return bool((after > before).all() if strictly else (after >= before).all())
 
 
 class Table(Struct, frozen=True):
-    """Columns of one length, arrays all."""
+    """Base class for several arrays of equal length, as columns."""
 
     def __len__(self) -> int:
         return len(getattr(self, self.__struct_fields__[0]))
@@ -265,12 +273,12 @@ class Table(Struct, frozen=True):
 
     @classmethod
     def make_empty(cls: type[AnyTable]) -> AnyTable:
-        """Return no rows, of columns of int64."""
+        """Return a table without rows. All columns are int64."""
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
 def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any:
-    """Return pieces of a column, arrays, series or lists of texts, as one."""
+    """Concatenate pieces of a column: arrays, series or lists of texts."""
     if len(pieces) == 1:
         return pieces[0]
     if all(isinstance(piece, np.ndarray) for piece in pieces):
@@ -284,7 +292,7 @@ def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
-    """Return the distinct keys, each with its rows."""
+    """Return each distinct key with its rows."""
     distinct, codes = factorize(keys)
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]
@@ -314,7 +322,9 @@ NO_MODES = False, None, None, None
 
 
 def find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether there are two modes by RULE, and the modes."""
+    """Return whether durations are bimodal by RULE; and if so, the means of the two groups, and the
+    share of the higher group. Otherwise these are None.
+    """
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():
@@ -338,14 +348,14 @@ def find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None,
 
 
 def measure_texts(texts: Sequence[str] | pl.Series) -> int:
-    """Return the characters of texts, of a column its bytes."""
+    """Return the number of characters in texts; for a column, the number of bytes."""
     if isinstance(texts, pl.Series):
         return texts.cast(pl.Binary).bin.size().sum()
     return sum(map(len, texts))
 
 
 def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
-    """Return the texts, each cut to its share if they exceed the allowed total (bytes)."""
+    """Return the texts. If they exceed the allowed total (bytes), each is cut to an equal share."""
     if measure_texts(texts) <= max(allowed, 0):
         return texts
     longest = max(LEAST_NAME, allowed // len(texts))
@@ -364,9 +374,11 @@ def join_first(
     right_on: Sequence[str] = (),
     suffix: str = "_right",
 ) -> pl.DataFrame:
-    """Join the rows with the columns of the first of the others with the same key, like an inner join that
-    never adds rows. Events of a thread differ in their begins, and damage could otherwise make a product of
-    all.
+    """Add to the rows the columns of the first row in `others` with the same key. Rows without a
+    match are dropped, as in an inner join, but no rows are added.
+
+    Events of a thread normally have different starts. With damaged data, an ordinary join could
+    return the product of all rows.
     """
     right_on = right_on or left_on
     first = others.unique(right_on, keep="first", maintain_order=True)

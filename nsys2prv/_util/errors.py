@@ -1,9 +1,9 @@
-"""Define errors and signals, the two ways in which a run ends early, each with one clear line and an exit
+"""Define errors and signals, the two ways in which a run ends early, each with one line and an exit
 status.
 
-While there is nothing to clean up a signal ends the process at once, because an exception raised among
-imports may get lost or be printed. Later :class:`EndedBySignal` is raised. Only the command handles signals;
-in other programs they are unchanged.
+As long as there is nothing to clean up, a signal ends the process immediately, because an exception
+raised during imports may get lost or be printed. Later, it raises :class:`EndedBySignal`. Only the
+command handles signals; programs that import nsys2prv keep their own handlers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Nsys2prvError(Exception):
 
 
 class UsageError(Nsys2prvError):
-    """The command line asks for something that cannot be."""
+    """The command line, or an argument in Python, asks for something impossible."""
 
     exit_code = 2
 
 
 class Unreadable(Nsys2prvError):
-    """One report of several cannot be read: `report`, as it was given."""
+    """One of several reports cannot be read. `report`: its path as given."""
 
     def __init__(self, text: str, report: Path) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class NothingToWrite(Nsys2prvError):
 
 @contextmanager
 def name_damaged_file(path: Path | str) -> Iterator[None]:
-    """Turn an OSError into one line that names the file."""
+    """Convert an OSError inside a `with` block into one Nsys2prvError that names the file."""
     try:
         yield
     except OSError as error:
@@ -79,12 +79,12 @@ _written: list[str] = []
 
 
 def note_written(*paths: object) -> None:
-    """Note that these files are in place, so that the message of an interrupted run names them."""
+    """Record that these files are complete, so that the message of an interrupted run names them."""
     _written.extend(map(str, paths))
 
 
 class EndedBySignal(BaseException):
-    """A signal asks to end; its number."""
+    """A signal asked this run to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -100,7 +100,9 @@ class EndedBySignal(BaseException):
 
 
 def end_on_signal() -> None:
-    """Make signals end the process at once with one line, from now on: there is nothing to clean up."""
+    """From now on, let signals end the process immediately with one line. There is nothing to clean
+    up yet.
+    """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
         number
@@ -111,8 +113,8 @@ def end_on_signal() -> None:
 
 
 def raise_on_signal() -> None:
-    """Make signals raise :class:`EndedBySignal` from now on, even during polars calls, whose own handler
-    would keep a waiting program waiting.
+    """From now on, let signals raise :class:`EndedBySignal`, also during polars calls, whose own
+    handler would keep a waiting program waiting.
     """
     _set_handler(_raise)
     if _handled:
@@ -120,7 +122,7 @@ def raise_on_signal() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore signals, from now on: the work is done, or has failed."""
+    """From now on, ignore signals, because the work is done or has failed."""
     _set_handler(signal.SIG_IGN)
 
 
@@ -136,7 +138,7 @@ def _end(number: int, _: object) -> None:
 
 @contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delay the exceptions of :func:`raise_on_signal` until the block is left."""
+    """Delay the exceptions of :func:`raise_on_signal` until the end of a `with` block."""
     global _delays, _delayed
     _delays += 1
     try:
@@ -158,7 +160,9 @@ def _raise(number: int, _: object) -> None:
 
 
 def _raise_unraisable_later(lost: UnraisableHookArgs) -> None:
-    """Raise the exception again later if it occurred in a destructor, where exceptions are ignored."""
+    """Raise an exception again later if it was raised in a destructor, where Python ignores
+    exceptions.
+    """
     global _lost, _in_hook
     ending = lost.exc_value
     if not isinstance(ending, EndedBySignal):
@@ -184,7 +188,7 @@ def _describe_ending(number: int) -> str:
 
 
 def describe_written() -> str:
-    """Name the files that this run has written."""
+    """Return a text that names the files that this run has written."""
     if not _written:
         return "nothing was written"
     more = f" and {len(_written) - 1:,} more" if len(_written) > 1 else ""

@@ -1,7 +1,8 @@
-"""Read and write files: names of reports, YAML of the package and rules of users, and outputs that appear
-only when complete.
+"""Read and write files: names of reports, YAML of the package, rule files of users, and outputs
+that appear only when complete.
 
-Outputs are written to a folder beside their destination, moved there together, and removed when a run fails.
+Outputs are written to a folder beside their destination and then moved there together. If a run
+fails, they are removed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Closable:
-    """Closes itself at the end of a `with` block."""
+    """Base class for objects that a `with` block closes."""
 
     def __enter__(self: AnyClosable) -> AnyClosable:
         return self
@@ -75,22 +76,22 @@ class Closable:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         raise NotImplementedError
 
 
 def has_report_name(path: Path) -> bool:
-    """True if a file of this name is almost certainly a report."""
+    """Return True if the file name is almost certainly that of a report."""
     return path.name.lower().endswith((*FILE_ENDINGS, *FOLDER_ENDINGS))
 
 
 def name_beside(trace: Path, ending: str) -> Path:
-    """Return the name of a file beside a trace, which may be compressed."""
+    """Return the name of a file beside a trace. The trace may be compressed."""
     return trace.with_name(trace.name.removesuffix(".gz")).with_suffix(ending)
 
 
 def describe_missing_file(path: Path) -> str:
-    """Return the message for a missing file, with the nearest existing name, if any."""
+    """Return the message for a missing file. It suggests the most similar existing name, if any."""
     missing = next(
         (part for part in (path, *path.parents) if part.parent.is_dir() and not part.exists()), path
     )
@@ -107,8 +108,8 @@ def describe_missing_file(path: Path) -> str:
 def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
     """Return the content of a regular file of at most `largest` bytes.
 
-    Raise OSError if it cannot be read, and Nsys2prvError for a pipe or device, which may never
-    end, and for a larger file.
+    Raise OSError if it cannot be read. Raise Nsys2prvError if it is larger, or a pipe or device,
+    which may never end.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -129,8 +130,8 @@ def make_temporary_name() -> str:
 
 @contextmanager
 def make_temporary_folder(parent: Path) -> Iterator[Path]:
-    """Create a folder in `parent` that is always removed at the end; remove leftovers of dead runs. Raise
-    OSError if it cannot be created.
+    """Create a folder in `parent` that is always removed at the end of a `with` block, and remove
+    leftovers of dead runs. Raise OSError if it cannot be created.
     """
     remove_leftovers(parent)
     folder = parent / make_temporary_name()
@@ -146,11 +147,11 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
-    """Move the files of `staging` to their final paths, all or none; they are on the same file system, and
-    have the final names.
+    """Move the files in `staging` to their final paths, all or none. Both are on the same file
+    system, and the names are the same.
 
-    The first is removed before the others change, and moved last. A final file without a new version in
-    `staging` is deleted. Links are replaced, not followed.
+    The first file is removed before the others change, and moved last. A final file without a new
+    version in `staging` is deleted. Links are replaced, not followed.
     """
     note_written(*_place(staging, finals))
 
@@ -175,8 +176,10 @@ def _place(staging: Path, finals: Sequence[Path]) -> list[Path]:
 
 
 def _undo_placing(staging: Path, finals: Mapping[Path, bool], is_whole: bool = False) -> None:
-    """Restore the replaced files and remove the new ones. If all new ones are in place they are kept, unless
-    they are part of a larger set that failed. finals: whether each has a new file.
+    """Restore the replaced files and remove the new ones.
+
+    If all new files are in place, they are kept, unless they belong to a larger set that failed
+    (`is_whole`). finals: final path -> whether it has a new file.
     """
     if not (is_whole or (staging / next(iter(finals)).name).exists()):
         return
@@ -189,13 +192,13 @@ def _undo_placing(staging: Path, finals: Mapping[Path, bool], is_whole: bool = F
 
 
 def is_one_of(path: Path, others: Iterable[str | Path]) -> bool:
-    """True if a path leads to one of these files, even through another name or link."""
+    """Return True if a path leads to one of these files, also through another name or a link."""
     return path.exists() and any(Path(other).exists() and path.samefile(other) for other in others)
 
 
 def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Check that no file to be written or removed is an input, also by another name or link. Raises
-    one clear line otherwise.
+    """Raise Nsys2prvError if a file to be written or removed is an input, also under another name
+    or through a link.
     """
     there = {identity: path for path in outputs if (identity := _identify_file(path)) is not None}
     for source in inputs if there else ():
@@ -214,7 +217,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
 
 
 def _identify_file(path: str | Path) -> tuple[int, int] | None:
-    """Return a key that identifies a file by any path."""
+    """Return a key that is equal for all paths of one file; None if there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -223,7 +226,7 @@ def _identify_file(path: str | Path) -> tuple[int, int] | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that the folder can be written to. Raise one clear line otherwise."""
+    """Raise Nsys2prvError if files cannot be written to this folder."""
     if not folder.is_dir():
         if folder.exists():
             raise Nsys2prvError(f"{folder}: is not a folder; give one")
@@ -233,8 +236,8 @@ def check_folder(folder: Path) -> None:
 
 
 def write_complete_files(texts: Mapping[Path, str]) -> None:
-    """Write files that appear only when complete, all or none, and their folders. A device or a pipe is
-    written first. Raise one clear line.
+    """Write files and their folders so that they appear only when complete, all or none. Devices
+    and pipes are written first. Raise Nsys2prvError, in one line.
     """
     special = [path for path in texts if path.exists() and not path.is_file()]
     plain = [path for path in texts if path not in special]
@@ -269,13 +272,13 @@ def write_complete_files(texts: Mapping[Path, str]) -> None:
 
 
 def _list_missing(folder: Path) -> list[Path]:
-    """Return the missing folders on the path to this one, the outermost first."""
+    """Return the folders on this path that do not exist, the outermost first."""
     return [one for one in (*reversed(folder.parents), folder) if not one.exists()]
 
 
 @contextmanager
 def _remove_on_error(folders: Sequence[Path]) -> Iterator[None]:
-    """Remove folders that were made when the block fails."""
+    """Remove these new folders if a `with` block fails."""
     try:
         yield
     except BaseException:
@@ -286,7 +289,9 @@ def _remove_on_error(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove files that killed runs left in a folder, and restore the files they were replacing."""
+    """Remove files that killed runs left in a folder, and restore the files that they were
+    replacing.
+    """
     with suppress(OSError):
         for entry in os.scandir(parent):
             folder = Path(entry.path)
@@ -304,7 +309,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _is_dead(folder: Path) -> bool:
-    """True if the process that locks a folder is known to have ended."""
+    """Return True if the process that locked a folder is known to have ended."""
     try:
         with (folder / LOCK).open("r+") as lock:
             return _try_lock(lock) is True
@@ -313,7 +318,9 @@ def _is_dead(folder: Path) -> bool:
 
 
 def _try_lock(file: BinaryIO) -> bool | None:
-    """Lock a file; return False if another process has locked it, None if locks are not supported."""
+    """Lock a file and return True. Return False if another process has locked it, None if locks are
+    not supported.
+    """
     if fcntl is None:
         return None
     try:
@@ -329,7 +336,9 @@ def _digest_host() -> str:
 
 @contextmanager
 def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file of a temporary folder. Raise one clear line where it cannot be written."""
+    """Open a new file in a temporary folder, for a `with` block. Raise Nsys2prvError, in one line,
+    if it cannot be written.
+    """
     try:
         with path.open("wb") as file:
             yield file
@@ -341,7 +350,7 @@ def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
-    """Return one line that describes an error met while `target` was made from temporary files in
+    """Return the error for users for an OSError while `target` was made from temporary files in
     these folders.
     """
     names = [str(name) for name in (error.filename, error.filename2) if name]
@@ -383,18 +392,18 @@ DEEPEST_NESTING = 50
 
 
 def read_data_text(package: str, name: str) -> str:
-    """Return the text of a file beside a package's modules."""
+    """Return the text of a file in the folder of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def read_data_texts(package: str, suffix: str) -> dict[str, str]:
-    """Return name -> text of all files in a package's folder with this suffix, by name."""
+    """Return name -> text for all files with this suffix in a package's folder, sorted by name."""
     names = sorted(file.name for file in files(package).iterdir() if file.name.endswith(suffix))
     return {name: read_data_text(package, name) for name in names}
 
 
 def load_templates(package: str, **settings: Any) -> Environment:
-    """Return the templates beside a package's modules. settings: of jinja2."""
+    """Return the jinja2 templates in a package's folder. settings: of jinja2."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     loader = FunctionLoader(partial(read_data_text, package))
@@ -403,15 +412,15 @@ def load_templates(package: str, **settings: Any) -> Environment:
 
 
 def load_shipped_file(package: str, name: str) -> Any:
-    """Return the data of a YAML file beside a package's modules."""
+    """Return the data in a YAML file in a package's folder."""
     return load_shipped(read_data_text(package, name))
 
 
 def load_shipped(text: str) -> Any:
-    """Return the data of a YAML file of the package, given its text.
+    """Return the data in a YAML file of the package, given its text.
 
-    ``tools/make_package_data.py`` parses these files while the package is built. A file that has
-    changed since then is parsed here.
+    ``tools/make_package_data.py`` parses these files when the package is built. A file that has
+    changed since is parsed here.
     """
     try:
         from nsys2prv._util.shipped_data import PARSED
@@ -422,9 +431,9 @@ def load_shipped(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text. Raise yaml.YAMLError for anything else, or if it is nested too deeply.
+    """Parse YAML text. Raise yaml.YAMLError if it is invalid or nested too deeply.
 
-    libyaml, where PyYAML has it, is several times as fast; it would overflow the stack by nesting.
+    libyaml, if PyYAML has it, is several times as fast, but deep nesting would overflow its stack.
     """
     import yaml
 
@@ -444,7 +453,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_rule_file(path: Path, what: str) -> str:
-    """Return the text of a user's file; `what`: the kind of rules, for errors."""
+    """Return the text of a user's file. what: kind of rules, for error messages."""
     try:
         with name_damaged_file(f"--{what.lower()}-rules {path}"):
             return read_given(path).decode("utf-8")
@@ -453,8 +462,8 @@ def read_rule_file(path: Path, what: str) -> str:
 
 
 def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Parse the text: a list under `rules`, and perhaps the keys `more`. source: name of the file
-    in errors.
+    """Return the data in a rule file: a list under `rules`, and optionally the keys in `more`.
+    source: name of the file in errors.
     """
     import yaml
 
@@ -478,7 +487,7 @@ def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ())
 
 
 def check_rule_keys(spec: Any, keys: Sequence[str], where: str) -> None:
-    """Raise Nsys2prvError where a rule is no dictionary of known keys."""
+    """Raise Nsys2prvError unless a rule is a dictionary with known keys only."""
     if not isinstance(spec, dict):
         raise Nsys2prvError(f"{where}: a rule has keys {', '.join(keys)}")
     for key in spec:
@@ -493,7 +502,9 @@ _hiding, _hiders, _standard = Lock(), 0, -1
 
 @contextmanager
 def hide_stderr() -> Iterator[None]:
-    """Hide the output of libraries (polars prints before it raises) while any thread is inside the block."""
+    """Hide the output of libraries on standard error while any thread is inside a `with` block.
+    (polars prints before it raises.)
+    """
     global _hiders, _standard
     with _hiding:
         _hiders += 1

@@ -1,8 +1,8 @@
-"""Time intervals in columns of int64 ns: arithmetic on sets of them, nesting of ranges, and the
-distributions of their durations. Intervals are half open: begin <= time < end.
+"""Process time intervals in columns of int64 ns: set arithmetic, nesting of ranges, and
+distributions of durations.
 
-Distributions are exact and need bounded memory: units spill durations sorted by group, groups are
-then read one by one.
+Intervals are half open: begin <= time < end. Distributions are exact and need bounded memory: units
+write durations sorted by group to a file, and groups are then read one at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODES = {"two_modes": pl.Boolean} | dict.fromkeys(("low_ns", "high_ns", "high_sh
 
 
 class Spans(Struct, frozen=True, eq=False):
-    """A set of times as its maximal intervals."""
+    """A set of times, stored as sorted maximal intervals."""
 
     #: Begins of the intervals, ascending (int64 ns).
     begin: np.ndarray
@@ -44,25 +44,27 @@ class Spans(Struct, frozen=True, eq=False):
 
     @property
     def length(self) -> int:
-        """The time in the set."""
+        """The total time in the set (ns)."""
         return int((self.end - self.begin).sum())
 
     def __len__(self) -> int:
         return len(self.begin)
 
     def find_longest(self) -> tuple[int, int]:
-        """Return begin and end of the longest interval, the first of equal ones; zeros of none."""
+        """Return start and end of the longest interval (the first of several), or zeros for an
+        empty set.
+        """
         if not len(self):
             return 0, 0
         longest = int(np.argmax(self.end - self.begin))
         return int(self.begin[longest]), int(self.end[longest])
 
     def find_hull(self) -> tuple[int, int]:
-        """Return the begin of the first interval and the end of the last one, or zeros."""
+        """Return the start of the first interval and the end of the last one, or zeros."""
         return (int(self.begin[0]), int(self.end[-1])) if len(self) else (0, 0)
 
     def until(self, times: np.ndarray) -> np.ndarray:
-        """Measure how much of the set is before each time."""
+        """Return how much of the set is before each time (ns)."""
         times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
@@ -71,7 +73,7 @@ class Spans(Struct, frozen=True, eq=False):
         return lengths
 
     def __and__(self, other: Spans) -> Spans:
-        """Return the times in both sets."""
+        """Return the times that are in both sets."""
         for one, inner in ((self, other), (other, self)):
             is_around = len(one) == 1 and len(inner) and one.begin[0] <= inner.begin[0]
             if is_around and inner.end[-1] <= one.end[0]:
@@ -85,7 +87,7 @@ class Spans(Struct, frozen=True, eq=False):
         return _compute(core.subtract_spans, self, other)
 
     def split(self) -> Iterator[Spans]:
-        """Yield the set in parts of a few intervals, so that processing each needs little memory."""
+        """Yield the set in parts of a few intervals, to limit the memory for processing."""
         for first in range(0, len(self), INTERVAL_ROWS):
             yield Spans(
                 self.begin[first : first + INTERVAL_ROWS], self.end[first : first + INTERVAL_ROWS]
@@ -96,7 +98,7 @@ class Spans(Struct, frozen=True, eq=False):
         return self & merge_spans(np.array([begin]), np.array([end]))
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Measure how much of the set is within each [begin, end)."""
+        """Return how much of the set is within each [begin, end) (ns)."""
         lengths = self.until(end)
         for first in range(0, len(begin), INTERVAL_ROWS):
             part = slice(first, first + INTERVAL_ROWS)
@@ -104,11 +106,11 @@ class Spans(Struct, frozen=True, eq=False):
         return lengths
 
     def overlap(self, other: Spans) -> int:
-        """Return the time in both sets (ns)."""
+        """Return the length of the time that is in both sets (ns)."""
         return int(self.within(other.begin, other.end).sum())
 
     def contains(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of the times in the set."""
+        """Return a mask of the times that are in the set."""
         if not len(self):
             return np.zeros(np.shape(times), bool)
         index = np.searchsorted(self.begin, times, "right") - 1
@@ -120,7 +122,7 @@ EMPTY = Spans(*np.zeros((2, 0), np.int64))
 
 
 def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the union of these intervals, given in any order; empty ones are ignored."""
+    """Return the union of intervals in any order. Empty intervals are ignored."""
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     if not is_sorted(begin):
         order = np.argsort(begin, kind="stable")
@@ -129,18 +131,18 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
 
 
 def unite(*sets: Spans) -> Spans:
-    """Return the times in any of the sets."""
+    """Return the times that are in any of the sets."""
     sets = tuple(one for one in sets if len(one))
     return reduce(_unite_two, sets) if sets else EMPTY
 
 
 def _unite_two(first: Spans, second: Spans) -> Spans:
-    """Return the times in any of the intervals of two lists, each by its begins."""
+    """Return the union of two lists of intervals, each sorted by start."""
     return _compute(core.unite_spans, first, second)
 
 
 def _compute(function: Callable[..., tuple[bytes, bytes]], first: Spans, second: Spans) -> Spans:
-    """Return the result of a compiled function for two sets."""
+    """Return the result of a compiled set function."""
     found = function(*_list_sides(first), *_list_sides(second))
     return Spans(*(np.frombuffer(side, np.int64) for side in found))
 
@@ -150,7 +152,7 @@ def _list_sides(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
 
 
 def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]:
-    """Yield the part of each set that is in no earlier set."""
+    """Yield each set without the times that are in earlier sets."""
     taken = EMPTY
     for name, spans in sets:
         yield name, spans - taken
@@ -158,8 +160,8 @@ def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]
 
 
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Return the order of rows by thread, then by time: of rows that are by time already, and of
-    few threads, without comparing any.
+    """Return the order of rows by thread, then time. If rows are already sorted by time and there
+    are few threads, no times are compared.
     """
     if not is_sorted(time) or thread.max(initial=0) >= 1 << 16 or thread.min(initial=0) < 0:
         return np.lexsort((time, thread))
@@ -167,7 +169,7 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 
 def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return the order of ranges by some keys, such as their threads, then by begin, the longer first."""
+    """Return the order of ranges by keys (such as threads), then by start, longer ranges first."""
     order = order_by_thread(*keys, begin) if len(keys) == 1 else np.lexsort((begin, *keys[::-1]))
     same = np.flatnonzero(~mask_changes(begin[order], *(key[order] for key in keys))[1:])
     if (end[order[same]] < end[order[same + 1]]).any():
@@ -182,11 +184,10 @@ def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.nd
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the depth (from 0) and the parent (row index, or -1) of each range; rows by thread, begin,
-    longer first.
+    """Return the nesting depth (from 0) and the parent (row index, or -1) of each range. Rows are
+    sorted by thread and start, longer ranges first.
 
-    The parent of a range that overlaps others without being nested in them is the last-begun one that is
-    still open.
+    If a range overlaps others without being nested, its parent is the open range that started last.
     """
     depths, parents = np.empty((2, len(begin)), np.int32)
     columns = (thread, np.int32), (begin, np.int64), (end, np.int64)
@@ -198,8 +199,8 @@ def find_parents(
 def find_innermost(
     ranges: Sequence[np.ndarray], parent: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each moment of a thread the innermost range that is open then (row index), or -1.
-    ranges: thread, begin and end, as for :func:`find_parents`, which returns their parents.
+    """Return for each time on a thread the innermost open range (row index), or -1. ranges: thread,
+    begin and end, as for :func:`find_parents`; parent: its result.
     """
     thread, begin, end = ranges
     found = np.full(len(at), -1)
@@ -217,8 +218,8 @@ def find_innermost(
 
 
 def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """Return the exclusive part of a value of ranges (int64), without nested ranges. parent: as
-    :func:`find_parents` returns it.
+    """Subtract from each range's value the values of ranges nested directly in it (int64). parent:
+    from :func:`find_parents`.
     """
     own = values.copy()
     for first in range(0, len(parent), INTERVAL_ROWS):
@@ -229,8 +230,8 @@ def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
 
 
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Measure how much of some time is in each range of a thread and in no nested range (ns). The ranges are
-    by begin.
+    """Return how much of a set of times is in each range of a thread and in no nested range (ns).
+    Ranges are sorted by start.
     """
     row = np.zeros(len(begin), np.int32)
     order = order_ranges(begin, end, row)
@@ -242,7 +243,7 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
 
 
 class Outermost(Struct, frozen=True):
-    """Ranges of threads that do not overlap, by thread and begin, and so also by end."""
+    """Ranges of threads that do not overlap, sorted by thread and start, and therefore also by end."""
 
     #: Row of the trace, begin and end (ns).
     thread: np.ndarray
@@ -250,11 +251,13 @@ class Outermost(Struct, frozen=True):
     end: np.ndarray
 
     def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the range around each thread's time, otherwise the next one, or -1."""
+        """Return the range that contains each thread's time, otherwise the next one, or -1."""
         return self._search(self.end, thread, time, "right")
 
     def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
-        """Return the range of each thread that begins, or ends, at a time, or -1."""
+        """Return the range of each thread that starts (or, with at_end, ends) exactly at a time, or
+        -1.
+        """
         own = self.end if at_end else self.begin
         found = self._search(own, thread, time, "left")
         return np.where(np.append(own, -1)[found] == time, found, -1)
@@ -262,7 +265,7 @@ class Outermost(Struct, frozen=True):
     def _search(
         self, own: np.ndarray, thread: np.ndarray, time: np.ndarray, side: Literal["left", "right"]
     ) -> np.ndarray:
-        """Return the first range of each thread from a time on, or after it, or -1."""
+        """Return the first range of each thread at (left) or after (right) a time, or -1."""
         span = np.int64(self.end.max(initial=0) + 1)
         keys = self.thread * span + own
         found = np.searchsorted(keys, thread * span + np.minimum(time, span), side)
@@ -272,8 +275,10 @@ class Outermost(Struct, frozen=True):
 def find_outermost(
     columns: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | slice]:
-    """Return ranges by begin, longer first; the number of the outermost range around each (int32); and the
-    rows of the outermost ranges. columns: `begin`, `end` (int64 ns), `thread` (int32) and more, by begin.
+    """Return ranges sorted by start (longer first), the number of the outermost range around each
+    (int32), and the rows of outermost ranges.
+
+    columns: `begin`, `end` (int64 ns), `thread` (int32) and others, sorted by begin.
     """
     columns = {**columns, "end": np.maximum(columns["end"], columns["begin"])}
     begin, end, thread = (columns[name] for name in ("begin", "end", "thread"))
@@ -291,8 +296,8 @@ def find_outermost(
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
-    """Yield parts of about EXECUTIONS ranges, each with all ranges nested in its own. Ranges by row, begin.
-    There is at least one part.
+    """Yield slices of about EXECUTIONS ranges; each includes all ranges that are nested in its
+    ranges. Ranges are sorted by row and start. There is at least one slice.
     """
     first, size = 0, EXECUTIONS
     while first + size < len(row):
@@ -314,10 +319,11 @@ def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterato
 def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each range the points of its thread in [begin, end]: the first, and the one after the last.
-    Rows as in :func:`find_parents`.
+    """Return for each range the points of its thread in [begin, end], as the first index and the
+    index after the last.
 
-    at_thread, at: of the points, ascending by thread and time.
+    Ranges are sorted as for :func:`find_parents`. at_thread, at: of the points, sorted by thread
+    and time.
     """
     since, until = np.zeros((2, len(begin)), np.int64)
     for first, last in pairwise(find_edges(thread).tolist()):
@@ -331,11 +337,11 @@ def find_points_within(
 def spill_durations(
     frame: pl.DataFrame, by: Sequence[str], path: Path, apart: np.ndarray | None = None
 ) -> pl.DataFrame:
-    """Store the durations (end - begin) of a frame's rows by group in a file of int64. apart: number of the unit
-    of each row, if they are of several; a group has those of one unit after those of the one before.
+    """Write the durations (end - begin) of a frame's rows to a file, by group, as int64. apart:
+    unit of each row, if there are several units; a group contains the durations unit by unit.
 
-    Return a row for each group: the columns `by`, `count`, `time_ns` (their sum), and their location `file`,
-    `start`.
+    Return a row per group: the columns `by`, `count`, `time_ns` (the sum), and the location as
+    `file` and `start`.
     """
     durations = frame.select(*by, duration=DURATION)
     if apart is None:
@@ -355,10 +361,11 @@ def spill_durations(
 
 
 def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
-    """Return figures of spilled groups merged by some of their columns, greatest time first.
+    """Return statistics of spilled groups, merged by some of their columns, the largest time first.
 
-    count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one execution), and
-    with `modes` two_modes, low_ns and high_ns (means of the two), high_share (executions in the higher).
+    Columns: count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for
+    one execution). With `modes` also two_modes, low_ns and high_ns (means of the two modes),
+    high_share (share of executions in the higher mode).
     """
     durations, frames = pl.col("durations").list, []
     for gathered in _gather_durations(groups, by):
@@ -380,8 +387,10 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
 
 
 def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
-    """Merge spilled groups by some of their columns, and count their executions in each of `bins` bins from
-    the shortest to the longest: `low_ns`, `high_ns`, `count`.
+    """Merge spilled groups by some of their columns, and return histograms of their durations.
+
+    Each group has `bins` bins from the shortest to the longest duration: `low_ns`, `high_ns`,
+    `count`.
     """
     frames = []
     for gathered in _gather_durations(groups, by):
@@ -394,8 +403,7 @@ def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
 
 
 def _gather_durations(groups: pl.DataFrame, by: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Yield some groups at a time, each with its durations from all units (`durations`, a list of int64
-    ns)."""
+    """Yield some groups at a time, each with all its durations (`durations`, a list of int64 ns)."""
     files = {
         name: np.memmap(name, "<i8", "r")
         for name in groups["file"].unique()

@@ -1,5 +1,7 @@
-"""Store columns in files: numbers in Arrow's layout, at file offsets, so that any rows can be read; and
-frames, which are read as a whole.
+"""Store columns in files.
+
+Numbers are in Arrow's layout at file offsets, so that any rows can be read. Frames are read as a
+whole.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ NO_BITS = -1
 
 
 class Packed(Struct, frozen=True):
-    """A structure without tuples that is pickled with its arrays as bytes, several times as fast as
-    arrays."""
+    """Base class for structures that are pickled with their arrays as bytes, several times as fast
+    as arrays. They may not contain tuples.
+    """
 
     def __reduce__(self) -> tuple:
         return _unpack, (type(self), *map(_pack, astuple(self)))
@@ -49,7 +52,7 @@ def _unpack(kind: type[Packed], *values: Any) -> Packed:
 
 
 def save_object(thing: object, path: Path) -> None:
-    """Write an object to a file, for other workers of this run: :func:`load_object`."""
+    """Write an object to a file, for :func:`load_object` in other workers of this run."""
     with path.open("wb") as file:
         pickle.dump(thing, file, protocol=pickle.HIGHEST_PROTOCOL)
 
@@ -61,7 +64,7 @@ def load_object(path: Path) -> Any:
 
 
 class StoredColumn(Struct, frozen=True, array_like=True):
-    """Place of a column in a file."""
+    """Location of a column in a file."""
 
     #: Type of the numbers, as numpy writes it.
     dtype: str
@@ -74,7 +77,9 @@ class StoredColumn(Struct, frozen=True, array_like=True):
 def write_column(
     file: BinaryIO, values: np.ndarray, valid: np.ndarray | None = None
 ) -> StoredColumn:
-    """Append a column to a file. valid: mask of the rows with a value, None for all."""
+    """Append a column to a file and return its location. valid: mask of the rows with a value, None
+    for all.
+    """
     place = file.tell()
     file.write(memoryview(values).cast("B"))
     if valid is None:
@@ -85,14 +90,16 @@ def write_column(
 
 
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return the values of rows first <= row < last; rows without a value have any number."""
+    """Return the values of the rows first <= row < last. Rows without a value contain an arbitrary
+    number.
+    """
     size = np.dtype(column.dtype).itemsize
     values = _read(file, (last - first) * size, column.values + first * size)
     return np.frombuffer(values, column.dtype)
 
 
 def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return a mask of the rows with a value, for a column with missing values."""
+    """Return a mask of the rows with a value, for a column in which some are missing."""
     start = first // 8
     bits = _read(file, (last + 7) // 8 - start, column.valid + start)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").view(bool)
@@ -100,7 +107,7 @@ def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.
 
 
 def _read(file: FileIO, size: int, place: int) -> bytes:
-    """Return bytes of a file. One call reads 2 GB at most."""
+    """Return bytes at a place in a file. A single system call reads at most 2 GB."""
     data = os.pread(file.fileno(), size, place)
     while len(data) < size:
         more = os.pread(file.fileno(), size - len(data), place + len(data))
@@ -111,8 +118,9 @@ def _read(file: FileIO, size: int, place: int) -> bytes:
 
 
 class StoredFrame(Struct, frozen=True):
-    """Columns of one length in a file, or in memory where they are small. They are pickled, which
-    takes a tenth of the time that Arrow's format takes where rows are few.
+    """Columns of equal length, in a file or, if small, in memory.
+
+    They are pickled. For few rows, this takes a tenth of the time of Arrow's format.
     """
 
     #: File that holds the columns.
@@ -126,18 +134,18 @@ class StoredFrame(Struct, frozen=True):
 
 
 class FrameWriter(Closable):
-    """Appends frames to one file, which the first one makes if it is not there."""
+    """Appends frames to a file, which is created with the first frame."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def file(self) -> BinaryIO:
-        """The file, open at its end."""
+        """The file, positioned at its end."""
         return self.path.open("ab")
 
     def append_frame(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
-        """Store columns by their names."""
+        """Store columns, given by name."""
         columns = {name: _to_array(column) for name, column in columns.items()}
         if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
             data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
@@ -148,7 +156,7 @@ class FrameWriter(Closable):
         return StoredFrame(self.path, offset, self.file.tell() - offset)
 
     def flush(self) -> None:
-        """Make the stored data readable."""
+        """Write buffered data, so that others can read it."""
         if "file" in vars(self):
             self.file.flush()
 
@@ -159,14 +167,16 @@ class FrameWriter(Closable):
 
 
 def _to_array(column: Sequence | pl.Series | np.ndarray) -> Sequence | pl.Series | np.ndarray:
-    """Return a column with a number in every row as an array, which is pickled in a tenth of the time."""
+    """Return a column as an array if every row has a number. Arrays are pickled in a tenth of the
+    time.
+    """
     is_series = isinstance(column, pl.Series)
     is_whole = is_series and column.dtype.is_numeric() and not column.null_count()
     return column.to_numpy() if is_whole else column
 
 
 def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the columns, or some of them, by name, as stored."""
+    """Return name -> column as stored, for some names or all."""
     if stored.data:
         columns = pickle.loads(stored.data)
     else:
@@ -177,5 +187,5 @@ def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dic
 
 
 def read_frame(stored: StoredFrame) -> pl.DataFrame:
-    """Return the columns as a frame."""
+    """Return the stored columns as a frame."""
     return pl.DataFrame(read_columns(stored))

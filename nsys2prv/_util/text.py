@@ -1,6 +1,7 @@
-"""Read and write sizes, counts and durations in human-readable form; sort names naturally; make text safe for
-terminals; lay out lines and tables for their width without losing anything (lines are not wrapped in a pipe);
-and show progress on standard error.
+"""Read and write sizes, counts and durations for people, and lay out text for terminals.
+
+Sorts names naturally, makes text safe for terminals, fits lines and tables to their width without
+losing anything (lines are not wrapped in a pipe), and shows progress on standard error.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
 
 
 def inflect(noun: str, count: int) -> str:
-    """Return the noun, or its regular plural unless the count is 1."""
+    """Return the noun, or its regular plural if the count is not 1."""
     return noun if count == 1 else f"{noun}s"
 
 
@@ -65,17 +66,19 @@ def format_count(count: int, noun: str) -> str:
 
 
 def capitalize(text: str) -> str:
-    """Return the text with its first letter as a capital, and all others as they are."""
+    """Return the text with a capital first letter; the other letters do not change."""
     return text[:1].upper() + text[1:]
 
 
 def uncapitalize(text: str) -> str:
-    """Return the text with its first letter in lower case, unless it begins with an acronym, such as GPUs."""
+    """Return the text with a lower-case first letter, unless it begins with an acronym, such as
+    GPUs.
+    """
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """List the first names and the number of further ones."""
+    """Return the first names, and the number of further ones, as text."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
@@ -83,8 +86,9 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
 def list_differing(
     described: Iterable[tuple[str, str]], form: str = "{who}: {what}", between: str = "; "
 ) -> str:
-    """Return the differences of named things, `4 GPUs: A100; 8 GPUs: H100`; "" if they are equal. form:
-    formats each."""
+    """Return the differences between named things, such as `4 GPUs: A100; 8 GPUs: H100`; "" if
+    there are none. described: (who, what). form: format of each.
+    """
     found: dict[str, list[str]] = {}
     for name, what in described:
         found.setdefault(what, []).append(name)
@@ -93,20 +97,22 @@ def list_differing(
 
 
 def suggest_range(wanted: str, names: Sequence[str]) -> str:
-    """Return a hint for an unknown NVTX range name: the nearest name, or how to list all."""
+    """Return a hint for an unknown NVTX range name: the most similar name, or how to list all
+    names.
+    """
     if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):
         return f"did you mean {near[0]}?"
     return "`nsys2prv report REPORT... --only operations` lists the names there are"
 
 
 def format_size(size: float) -> str:
-    """Return a size as text, in units of 1000."""
+    """Return a size (bytes) as text, in units of 1000."""
     return format_scaled(size, ("B", "kB", "MB", "GB", "TB"), 1)
 
 
 def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
-    """Return a value in the largest unit in which it is 1 or more; each is 1000 times the one
-    before.
+    """Return a value as text in the largest unit in which it is at least 1. Each unit is 1000 times
+    the one before.
     """
     place = 0
     while abs(value) >= 1000 and place < len(units) - 1:
@@ -117,7 +123,7 @@ def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Return nanoseconds from a number, alone or with a unit. Raise ValueError for anything else."""
+    """Return nanoseconds for a number with or without a unit. Raise ValueError for other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -125,34 +131,40 @@ def parse_duration(text: str) -> int:
 
 
 def format_seconds(ns: int) -> str:
-    """Return a time of a trace, in seconds."""
+    """Return a trace time (ns) as text in seconds."""
     return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
 
 
 def choose_decimals(length: int) -> int:
-    """Return the number of decimals of seconds that distinguish the ends of a span well. length: ns."""
+    """Return the number of decimals that clearly distinguish the start and end of a span in
+    seconds. length: ns.
+    """
     return min(max(11 - len(str(max(length, 1))), 3), 9)
 
 
 def format_moment(time: float, length: float) -> str:
-    """Return a time of a trace in seconds, with the digits that suit its length. time, length: ns."""
+    """Return a trace time as text in seconds, with the digits that suit the length of the trace.
+    time, length: ns.
+    """
     return f"{time / 1e9:.{choose_decimals(round(length))}f} s"
 
 
 def format_span(begin: int, end: int) -> str:
-    """Format a span of time in seconds, with enough digits to distinguish its ends. begin, end: ns."""
+    """Return a time span as text in seconds, with enough digits to distinguish start and end.
+    begin, end: ns.
+    """
     digits = choose_decimals(end - begin)
     return f"{begin / 1e9:.{digits}f}-{end / 1e9:.{digits}f} s"
 
 
 def format_duration(ns: int) -> str:
-    """Return a duration in the largest unit that gives a whole number."""
+    """Return a duration (ns) as text in the largest unit in which it is a whole number."""
     unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)
     return f"{ns // size} {unit}"
 
 
 def make_natural_key(text: str) -> tuple:
-    """Return a sort key in which runs of digits compare as numbers, however long."""
+    """Return a sort key that compares digits in a text as numbers of any length."""
     return tuple(
         (1, len(part.lstrip("0")), part.lstrip("0"), part)
         if part[0] in "0123456789"
@@ -163,12 +175,12 @@ def make_natural_key(text: str) -> tuple:
 
 
 def escape_unprintable(text: str) -> str:
-    """Return the text with escapes for characters that move the cursor, hide or reorder text."""
+    """Return the text with escapes for characters that move the cursor, or hide or reorder text."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def escape_to_one_line(text: str) -> str:
-    """Return the text as :func:`escape_unprintable` does, with its line ends and tabs replaced, too."""
+    """Return the text as :func:`escape_unprintable` does, and also replace line ends and tabs."""
     return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")
 
 
@@ -187,32 +199,32 @@ class Column(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Characters of the longest cell."""
+        """Number of characters in the longest cell."""
         return max(map(len, self.cells), default=0)
 
 
 def find_width() -> int | None:
-    """Return the width of the terminal, None if standard output is no terminal."""
+    """Return the width of the terminal; None if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, NARROWEST)
 
 
 def print_text(text: str) -> None:
-    """Print lines, folded to the terminal's width, with control characters escaped."""
+    """Print lines, folded to the width of the terminal, with control characters escaped."""
     print("\n".join(fold_lines(text.splitlines(), find_width())))
 
 
 def fold_lines(lines: Sequence[str], width: int | None, hang: int = 4) -> list[str]:
-    """Return safe lines no wider than `width`; continuation lines are indented to the column of
-    their text, or by `hang` blanks.
+    """Return lines with control characters escaped, folded to `width`. Continuation lines are
+    indented to the column of their text, or by `hang` blanks.
     """
     safe = [escape_unprintable(line) for line in lines]
     return [part for line in safe for part in _fold_line(line, width, hang)]
 
 
 def fold_command(line: str, width: int) -> list[str]:
-    """Return the lines of a command, which can be pasted into a shell however wide it is."""
+    """Fold a command so that its lines can still be pasted into a shell."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     *folded, last = textwrap.wrap(
         line, width - 2, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -243,9 +255,11 @@ def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
 
 
 def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
-    """Return the lines of a table that fits into the width. In turn, try to break its headings, to turn its
-    few rows into columns, to shorten its first texts, and to place parts below each other. The first column,
-    and texts after it, are at the left of each part.
+    """Return the lines of a table that fits the width.
+
+    These steps are tried in turn: break the headings, turn a few rows into columns, shorten the
+    first texts, and place parts below each other. Each part starts with the first column and the
+    texts after it.
     """
     if width is None:
         return _align(columns, 1)
@@ -275,13 +289,13 @@ def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
 
 
 def _tell_apart(columns: Sequence[Column]) -> bool:
-    """Return whether each row of some columns is unlike the others."""
+    """Return True if these columns distinguish all rows."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return len({*rows}) == len(rows)
 
 
 def shorten(text: str, width: int) -> str:
-    """Shorten a text to at most this width by leaving out its middle."""
+    """Shorten a text to at most this width by removing its middle."""
     if len(text) <= width:
         return text
     tail = width // 3
@@ -289,7 +303,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def _wrap_heading(column: Column, lines: int) -> list[str]:
-    """Wrap a heading to at most `lines` lines, as narrow as is useful beside the cells."""
+    """Wrap a heading to at most `lines` lines, but not narrower than the cells need."""
     for width in range(column.width, len(column.head)):
         wrapped = textwrap.wrap(column.head, max(width, 1), break_long_words=False)
         if len(wrapped) <= lines and max(map(len, wrapped)) <= max(width, 1):
@@ -304,7 +318,7 @@ def measure_table(columns: Sequence[Column], lines: int = MOST_HEADING_LINES) ->
 
 
 def _align(columns: Sequence[Column], lines: int) -> list[str]:
-    """Return the lines of a table, with its headings in `lines` lines."""
+    """Return the lines of a table with headings in `lines` lines."""
     heads = [_wrap_heading(column, lines) for column in columns]
     height = max(map(len, heads))
     padded = []
@@ -322,7 +336,7 @@ def _align(columns: Sequence[Column], lines: int) -> list[str]:
 
 
 def _turn(columns: Sequence[Column]) -> list[Column]:
-    """Return the table with its rows as columns, named by the first of its columns."""
+    """Return the table with rows and columns exchanged. The first column becomes the headings."""
     first, *others = columns
     rows = zip(*(column.cells for column in others), strict=True)
     return [
@@ -334,8 +348,8 @@ def _turn(columns: Sequence[Column]) -> list[Column]:
 def _split(
     names: Sequence[Column], columns: Sequence[Column], width: int, whole: Sequence[Column]
 ) -> Iterator[list[Column]]:
-    """Yield parts of a table that fit, each with the columns that name its rows and some others. whole: these
-    columns of the first part, which may be wider there.
+    """Yield parts of a table that fit the width. Each has the columns that name its rows, and some
+    others. whole: these naming columns in the first part, where they may be wider.
     """
     part = list(whole)
     for column in columns:
@@ -353,7 +367,7 @@ def _split(
 
 
 def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Column]:
-    """Return the columns with further rows below rows with texts wider than `width`."""
+    """Return the columns with additional rows for the remaining text of cells wider than `width`."""
     folded = [textwrap.wrap(cell, width) or [""] for cell in column.cells]
 
     def spread(cells: Sequence[str]) -> list[str]:
@@ -365,8 +379,8 @@ def _fold_cells(names: Sequence[Column], column: Column, width: int) -> list[Col
 
 
 class Progress:
-    """One bar for all phases of a command on terminals and in notebooks. Other phases have a bar of their
-    own, if none is shown.
+    """Progress bar for all phases of a command, on terminals and in notebooks. Phases outside it
+    have their own bars if none is shown.
     """
 
     def __init__(self, quiet: bool, phases: Iterable[str] = ()) -> None:
@@ -376,7 +390,9 @@ class Progress:
 
     @contextmanager
     def show_phase(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yield a function that adds the number of newly finished pieces to the `total` of a phase."""
+        """Show a phase during a `with` block. Yield a function to call with the number of newly
+        finished pieces, out of `total`.
+        """
         if self._off or (self._bar is not None and name not in self._ahead):
             yield lambda _: None
             return
@@ -416,12 +432,12 @@ class Progress:
 
 
 def shorten_name(name: str) -> str:
-    """Return the name of a kernel, shortened to LONGEST_NAME."""
+    """Return a kernel name, shortened to LONGEST_NAME characters."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
 def format_nanoseconds(value: float) -> str:
-    """Return a duration as text, with three significant digits: "1.50 ms", "298 ms"."""
+    """Return a duration (ns) as text with three significant digits: "1.50 ms", "298 ms"."""
     # Rounding may lead to the next unit: 999.9 us are 1.00 ms.
     rounded = float(f"{value:.3g}")
     unit, size = next((one for one in UNITS.items() if abs(rounded) >= one[1]), ("ns", 1))
@@ -439,7 +455,7 @@ def format_share(share: float, decimals: int = 1) -> str:
 
 
 class Note(Struct, frozen=True):
-    """A note on a finding or an omission."""
+    """A note about a finding, or about excluded data."""
 
     text: str
     #: True for one that needs no action: shown with --verbose and in the file beside the trace.

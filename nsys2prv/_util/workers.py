@@ -1,8 +1,10 @@
-"""Run pure functions over files on any :class:`concurrent.futures.Executor`, tasks in order.
+"""Run functions on any :class:`concurrent.futures.Executor`, and yield results in the order of the
+tasks. The functions depend only on files.
 
-An engine is a function here that takes the number of workers and a scheduler's address; its context gives a
-:class:`Pool`. Engines of other packages (Dask, mpi4py) are imported on demand. All workers read the reports
-and the temporary folder by the same paths: with several machines both are on a shared file system.
+An engine is a function here that takes the number of workers and a scheduler's address, and returns
+a context manager for a :class:`Pool`. Other packages (Dask, mpi4py) are imported on demand. All
+workers read the reports and the temporary folder by the same paths, so workers on several machines
+need a shared file system.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ CHECK_SECONDS = 2.0
 def count_available_cpus(
     memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS
 ) -> int:
-    """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
-    if its control groups limit CPU time.
+    """Return the number of CPUs in the process's affinity (set by taskset or Slurm), or fewer if
+    control groups limit CPU time.
     """
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -58,8 +60,8 @@ def count_available_cpus(
 
 
 def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
-    """Yield the whole processors that each control group of this process, and each above it, may
-    use (cgroups of version 2, then 1).
+    """Yield the number of whole CPUs that each control group of this process, and each group above
+    it, may use (cgroups version 2, then 1).
     """
     try:
         lines = memberships.read_text().splitlines()
@@ -78,9 +80,7 @@ def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
 
 
 def _read_limit(group: Path) -> tuple[int, int]:
-    """Return microseconds of processor time in each period, and the period; 0 if there is no
-    limit.
-    """
+    """Return the CPU time (µs) allowed per period, and the period (µs); 0 if there is no limit."""
     with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return (0 if quota == "max" else int(quota)), int(period)
@@ -93,10 +93,10 @@ def _read_limit(group: Path) -> tuple[int, int]:
 def make_pool(
     engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
 ) -> AbstractContextManager[Pool]:
-    """Return the workers of an engine. Raise UsageError if there is no such engine, it does not
-    take these options, or its packages are not installed.
+    """Return a context manager for the workers of an engine. Raise UsageError if the engine is
+    unknown, does not take these options, or lacks its packages.
 
-    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
+    jobs: number of workers, 0 for one per CPU. reports: number of reports to work on.
     """
     if engine not in (DEFAULT_ENGINE, *ENGINES):
         engine_names = ", ".join((DEFAULT_ENGINE, *ENGINES))
@@ -123,8 +123,8 @@ def make_pool(
 
 
 def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
-    """True if `jobs` workers finish sooner than one process, counting their startup. while_starting: the
-    amount of work that one process does while others start.
+    """Return True if `jobs` workers, including their startup, finish sooner than one process.
+    while_starting: amount of work that one process does during this startup.
     """
     return work * (jobs - 1) >= while_starting * jobs if jobs > 1 else work >= while_starting
 
@@ -134,7 +134,7 @@ class LostWorker(Nsys2prvError):
 
 
 class Pool(Struct):
-    """Workers of an engine; by default this process alone, for jobs that are not worth more."""
+    """Workers of an engine. By default, this is the current process alone, for small jobs."""
 
     #: Runs the tasks; None: this process.
     executor: Executor | None = None
@@ -151,13 +151,13 @@ class Pool(Struct):
 
     @property
     def shares_memory(self) -> bool:
-        """True if the workers are threads of this process, or the process itself."""
+        """Return True if the workers are threads of this process, or the process itself."""
         return self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
 
     @contextmanager
     def ensure_end(self) -> Iterator[None]:
-        """Ensure that no task runs after the block, as tasks use the temporary folder, which could
-        not be removed.
+        """Ensure that no task runs after a `with` block. Tasks use the temporary folder, which
+        could otherwise not be removed.
         """
         try:
             yield
@@ -168,9 +168,11 @@ class Pool(Struct):
     def run_in_order(
         self, function: Callable[[T], R], tasks: Iterable[T], together: int = 1
     ) -> Iterator[R]:
-        """Yield results in the order of the tasks. together: number of tasks sent to a worker at a time;
-        further submitted ones go in groups of at most twice as many (:meth:`limit_together`). Raise
-        LostWorker if a worker process was killed.
+        """Yield results in the order of the tasks.
+
+        together: number of tasks sent to a worker at a time. Tasks that wait are sent in groups of
+        at most twice as many (:meth:`limit_together`). Raise LostWorker if a worker process was
+        killed.
         """
         if self.executor is None:
             yield from map(function, tasks)
@@ -193,8 +195,9 @@ class Pool(Struct):
                 future.cancel()
 
     def check_shared(self, paths: Sequence[Path]) -> None:
-        """Raise Nsys2prvError if a worker on another machine does not find these files and folders. Twice as
-        many tasks as there are workers look for them, so most workers have one.
+        """Raise Nsys2prvError if a worker on another machine does not find these files and folders.
+
+        Twice as many checks as workers are run, so that nearly every worker gets one.
         """
         if not self.is_remote:
             return
@@ -206,7 +209,9 @@ class Pool(Struct):
                 )
 
     def limit_together(self, tasks: int, most: int) -> int:
-        """Return the number of small tasks, at most `most`, to group so that all workers have some."""
+        """Return the number of small tasks to send together, at most `most`, so that all workers
+        get some.
+        """
         return max(1, min(most, tasks // (4 * self.jobs)))
 
     def _submit(self, function: Callable[[T], R], task: T) -> Future[R]:
@@ -237,7 +242,7 @@ Outcome = tuple[list, Nsys2prvError | None]
 
 
 def run_several(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
-    """Run the function on each task."""
+    """Run the function on each task in turn, and return the results."""
     results: list[R] = []
     try:
         results.extend(map(function, tasks))
@@ -247,13 +252,13 @@ def run_several(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
 
 
 def _list_missing(paths: Sequence[Path]) -> tuple[str, list[Path]]:
-    """Return this machine's name, and which of these paths do not exist here."""
+    """Return this machine's name, and which of these paths do not exist on it."""
     return socket.gethostname(), [path for path in paths if not path.exists()]
 
 
 @contextmanager
 def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
-    """Start `jobs` processes, which use one thread each."""
+    """Start `jobs` worker processes with one thread each."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -273,7 +278,7 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
 
 def _prepare_worker() -> None:
-    """Prepare a worker process, which ends with the one that started it, however that ends."""
+    """Prepare a worker process. It ends when the process that started it ends, for whatever reason."""
     keep_freed_memory()
     collect_garbage_seldom()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -292,7 +297,7 @@ def _list_processes(executor: Executor) -> list[BaseProcess]:
 
 
 def _kill_processes(executor: Executor) -> None:
-    """Kill worker processes at once, and wait for their end."""
+    """Kill worker processes and wait until they have ended."""
     for process in _list_processes(executor):
         process.kill()
     executor.shutdown(cancel_futures=True)
@@ -300,15 +305,15 @@ def _kill_processes(executor: Executor) -> None:
 
 @contextmanager
 def _make_thread_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
-    """Start `jobs` threads: reading, sorting and formatting release Python's lock."""
+    """Start `jobs` worker threads. Reading, sorting and formatting release Python's lock."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
         yield Pool(executor, max(1, jobs), end=lambda one: one.shutdown(cancel_futures=True))
 
 
 @contextmanager
 def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
-    """Return the workers of the Dask cluster with this scheduler; without an address a cluster of
-    `jobs` processes of this machine is made and ended.
+    """Return the workers of the Dask cluster with this scheduler. Without an address, start a
+    cluster of `jobs` processes on this machine, and end it afterwards.
     """
     import logging
 
@@ -342,8 +347,9 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
 @contextmanager
 def _delay_interruptions() -> Iterator[None]:
-    """Delay interruptions until the block is left: workers half made cannot be ended. Processes
-    started within are not interrupted at all, as a terminal would do: this one ends them.
+    """Delay interruptions until the end of a `with` block, because workers cannot be ended while
+    they start. Processes started in the block ignore interruptions from the terminal; this process
+    ends them.
     """
     with delay_signals():
         if not hasattr(signal, "pthread_sigmask"):
@@ -362,8 +368,9 @@ def _delay_interruptions() -> Iterator[None]:
 
 @contextmanager
 def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
-    """Return the other ranks of an MPI job, such as ``srun -n 64 nsys2prv --engine mpi ...``, or this one if
-    it is alone; rank 0 leads. On the other ranks, raise SystemExit when rank 0 is done.
+    """Return the other ranks of an MPI job, such as ``srun -n 64 nsys2prv --engine mpi ...``, as
+    workers, or this process if it is alone. Rank 0 leads. On the other ranks, raise SystemExit when
+    rank 0 is done.
     """
     from mpi4py import MPI
     from mpi4py.futures import MPICommExecutor
@@ -389,7 +396,7 @@ ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str,
 
 
 def prepare_next(items: Iterable[T]) -> Iterator[T]:
-    """Yield items; another thread makes each while the previous one is in use."""
+    """Yield items. While one item is in use, another thread makes the next one."""
     iterator, end = iter(items), object()
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, iterator, end)

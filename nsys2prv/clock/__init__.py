@@ -1,11 +1,11 @@
-"""Make one timeline of the reports' own clocks.
+"""Align the clocks of reports on one timeline.
 
-Input: calls that end together on several hosts, and messages between them (frames of CALLS and
-MESSAGES). Output: for each host an offset, a drift and an error bound. Start in :mod:`solve`, which
-finds them; :mod:`maps` converts times. Pure functions on frames and arrays, without Nsight or
-Paraver.
+Input: calls that end together on several hosts, and messages between them (frames with the columns
+CALLS and MESSAGES). Output: for each host an offset, a drift and an error bound. Start in
+:mod:`solve`, which computes them; :mod:`maps` converts times. All functions depend only on frames
+and arrays, not on Nsight Systems or Paraver.
 
-This module declares the observations, their noise, and the kinds of findings about them.
+This module declares the observations, their noise, and the findings about them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HOLD_BACK = 10
 
 
 class NoiseKind(IntEnum):
-    """Kind of noise in observations, by their source."""
+    """Kind of noise in observations, which depends on their source."""
 
     NCCL = 0
     MPI = 1
@@ -55,8 +55,8 @@ UNCLEAR_KINDS, NOTE_KINDS = (
 
 
 class Role(IntEnum):
-    """The waiting relation of a collective: every member waits for all, the others for the root, or the root
-    for the others.
+    """Who waits for whom in a collective: every member for all, the others for the root, or the
+    root for the others.
     """
 
     ALL = 0
@@ -65,8 +65,8 @@ class Role(IntEnum):
 
 
 class Noise(Struct, frozen=True):
-    """Model of the simultaneity of a collective's ends, in ns; fixed, so that more observations never widen a
-    bound.
+    """Model of how simultaneously a collective ends (ns). It is fixed, so that more observations
+    never increase a bound.
     """
 
     #: Standard deviation of one host's end.
@@ -87,7 +87,7 @@ class Noise(Struct, frozen=True):
 
     @property
     def reach(self) -> float:
-        """Return the greatest difference of two ends of one collective, ns."""
+        """Return the largest plausible difference between two ends of one collective (ns)."""
         return 3 * self.end + self.late + self.late_sigma
 
 
@@ -101,7 +101,7 @@ MESSAGES = dict.fromkeys(("noise_kind", "before", "begin", "after", "end"), pl.I
 
 
 class Corrections(Struct, frozen=True):
-    """Corrections of the hosts' clocks: corrected = time + offset + drift * time, times in float ns
+    """Corrections of host clocks: corrected = time + offset + drift * time, with times in float ns
     relative to the pivot. Arrays have one element per host.
     """
 
@@ -111,12 +111,12 @@ class Corrections(Struct, frozen=True):
     drift: np.ndarray
 
     def apply(self, time: np.ndarray, host: np.ndarray) -> np.ndarray:
-        """Return the times, each of the clock of a host, as corrected."""
+        """Return corrected times. host: index of the host for each time."""
         return time * (1 + self.drift[host]) + self.offset[host]
 
 
 class ClockFinding(Struct, frozen=True):
-    """Finding about observations that the user should know."""
+    """A finding about observations that users should know."""
 
     #: Kind of finding.
     kind: FindingKind
@@ -137,7 +137,7 @@ class ClockFinding(Struct, frozen=True):
 
 
 class Observations(Struct, frozen=True):
-    """Observations of several hosts' clocks, from their common events."""
+    """Observations of host clocks, from events that several hosts have in common."""
 
     #: A row for each collective and host, as :func:`nsys2prv.match.gathering.gather_per_host` makes them.
     collectives: pl.DataFrame
@@ -155,15 +155,15 @@ class Observations(Struct, frozen=True):
 
 
 def find_median(values: np.ndarray) -> float:
-    """Return the median of some values without NaN, several times as fast as NumPy."""
+    """Return the median of values without NaN, several times as fast as NumPy."""
     low, high = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(values, (low, high))
     return float((ordered[low] + ordered[high]) / 2)
 
 
 def estimate_spread(values: np.ndarray) -> float:
-    """Estimate the standard deviation of the values about their median from the median absolute deviation;
-    inf without values.
+    """Estimate the standard deviation about the median from the median absolute deviation. Without
+    values, return inf.
     """
     if not len(values):
         return float("inf")
@@ -171,11 +171,11 @@ def estimate_spread(values: np.ndarray) -> float:
 
 
 def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """Return (value at time 0, slope, spread about the line) by medians; with fewer than four points the line
-    is drawn to 0. Times ascending, in ns.
+    """Fit a line with medians: return (value at time 0, slope, spread about the line). With fewer
+    than four points, the slope is reduced. times: sorted, ns.
 
-    Points that are far apart determine the slope better: after a burst, the few that follow much later
-    decide.
+    Points that are far apart determine the slope better. After a burst, the few points that follow
+    much later decide.
     """
     half = len(times) // 2
     slope = 0.0
@@ -205,7 +205,7 @@ def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def take_median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the median along the axis, ignoring NaNs; NaN if there are only NaNs."""
+    """Return the median along an axis, ignoring NaNs; NaN if there are only NaNs."""
     ordered = np.sort(values, axis=axis)
     count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
     last = values.shape[axis] - 1
@@ -217,7 +217,7 @@ def take_median(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def choose_evenly(count: int, most: int) -> np.ndarray:
-    """Return indices of at most `most` of `count` items, spread evenly."""
+    """Return at most `most` of the indices 0 to `count` - 1, evenly spaced."""
     if count <= most:
         return np.arange(count)
     return np.linspace(0, count - 1, most).round().astype(np.int64)

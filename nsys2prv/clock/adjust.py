@@ -1,9 +1,10 @@
-"""Adjust corrections to hard bounds: place hosts so that no effect precedes its cause.
+"""Adjust corrections to hard bounds, so that no effect precedes its cause.
 
-Ends of collectives connect hosts into parts. The order of events constrains all hosts, so all are moved
-together (:func:`~nsys2prv.clock.orders.move_jointly`); the remaining freedom (regions of lines) is the error.
-Parts bound in both directions are placed in the middle of it; parts bound in one direction are moved just far
-enough; hosts with clocks that contradict nothing keep them.
+Ends of collectives connect hosts into parts. The order of events constrains all hosts, so all parts
+are moved together (:func:`~nsys2prv.clock.orders.move_jointly`). The remaining freedom (a region of
+possible lines) is the error. Parts that are bounded in both directions are placed in the middle.
+Parts that are bounded in one direction are moved just far enough. Hosts keep clocks that contradict
+nothing.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ LEAST_SIGMA = 100.0
 def find_violations(
     estimates: list[Estimate], orders: Precedences
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a mask of the precedences between hosts of one reference; the amount by which they are violated
-    beyond noise (ns; -inf for others); and a mask of those violated beyond the errors of the hosts.
+    """Return three results for each precedence between hosts with the same reference: a mask of
+    these precedences; the amount by which they are violated beyond noise (ns; -inf for others); and
+    a mask of violations beyond the errors of the hosts.
     """
     bound, reference = (
         np.array([getattr(one, name) for one in estimates]) for name in ("bound", "reference")
@@ -73,8 +75,8 @@ def find_violations(
 
 
 def _find_noise(orders: Precedences) -> np.ndarray:
-    """Return the allowed violation of precedences, ns: MPI calls are timed by the host's clock, kernels by
-    GPU clocks.
+    """Return the allowed violation of each precedence (ns). MPI calls are timed by the host's
+    clock, kernels by GPU clocks.
     """
     return np.where(orders.noise_kind == NoiseKind.MPI, 0.0, TOLERANCE + orders.find_slack())
 
@@ -85,9 +87,10 @@ def place_by_order(
     findings: list[ClockFinding],
     left_out: set[int],
 ) -> list[Estimate]:
-    """Return the estimates, moved together so that every satisfiable precedence is satisfied.
+    """Return the estimates, moved together so that every precedence that can be satisfied is
+    satisfied.
 
-    left_out: hosts with unreliable clocks. findings: more are added.
+    left_out: hosts with unreliable clocks. findings: a list to which findings are added.
     """
     part = np.array([estimate.reference for estimate in estimates])
     same, excess, beyond = find_violations(estimates, orders)
@@ -112,7 +115,7 @@ def _tell_early(orders: Precedences, early: np.ndarray, findings: list[ClockFind
 
 
 class _Road(Struct, frozen=True):
-    """The freedom that the order of events leaves to a part, relative to another one."""
+    """The freedom that the order of events leaves to one part relative to another."""
 
     #: Host that is the reference of the other part.
     start: int
@@ -128,13 +131,13 @@ class _Road(Struct, frozen=True):
     bend: float
 
     def find_error(self, line: np.ndarray) -> tuple[float, float]:
-        """Return the largest error (ns) and the largest error of the slope of a line."""
+        """Return the largest error of a line (ns), and the largest error of its slope."""
         slopes = np.diff(self.corners - line, axis=1) / max(self.span[1] - self.span[0], 1.0)
         return float(np.abs(self.corners - line).max()) + self.bend, float(np.abs(slopes).max())
 
 
 class _Network:
-    """Parts of hosts, and the constraints from the order of events."""
+    """Parts of hosts, and the constraints between them from the order of events."""
 
     def __init__(
         self, estimates: list[Estimate], orders: Precedences, slack: np.ndarray, part: np.ndarray
@@ -172,8 +175,8 @@ class _Network:
     def _move(
         self, corrections: Corrections, moved: Corrections, roads: Mapping[int, _Road]
     ) -> tuple[Corrections, float]:
-        """Return corrections that respect all that is not given up, and the largest violation (ns).
-        moved: by how much the reference of each part is moved already.
+        """Return corrections that satisfy all precedences that are not given up, and the largest
+        remaining violation (ns). moved: previous correction of the reference of each part.
         """
         springs = self._make_springs(corrections, moved, roads)
         fixed = self.group[self.part] == np.arange(len(self.part))
@@ -187,7 +190,9 @@ class _Network:
     def _place_others(
         self, steep: list[int], moved: Corrections, findings: list[ClockFinding]
     ) -> list[Estimate]:
-        """Return the estimates without these hosts, whose clocks would drift implausibly."""
+        """Place the hosts again without these, whose clocks would drift implausibly, and return all
+        estimates.
+        """
         for host in steep:
             reason = FindingKind.STEEP.value.format(moved.drift[host] * 1e6)
             findings.append(ClockFinding(FindingKind.STEEP, clock=host, reason=reason))
@@ -199,12 +204,12 @@ class _Network:
         return result
 
     def _find_shifts(self, moved: Corrections) -> np.ndarray:
-        """Return the shift of each host in the middle of its times, ns."""
+        """Return the shift of each host in the middle of its time span (ns)."""
         low, high = np.nan_to_num(self.orders.find_spans(moved), posinf=0.0, neginf=0.0)
         return np.abs(moved.offset + moved.drift * (low + high) / 2)
 
     def _compose(self, moved: Corrections) -> Corrections:
-        """Return the corrections of all hosts, each part moved as its reference was."""
+        """Return the corrections of all hosts; each part is moved like its reference."""
         offset, drift = moved.offset[self.part], moved.drift[self.part]
         own = list_corrections(self.estimates)
         return Corrections(own.offset * (1 + drift) + offset, own.drift + drift + own.drift * drift)
@@ -212,8 +217,10 @@ class _Network:
     def _make_springs(
         self, corrections: Corrections, moved: Corrections, roads: Mapping[int, _Road]
     ) -> Springs:
-        """Return springs that keep hosts at the reference of their part, according to their ends; parts in
-        the middle of the freedom left by the order of events; and others at UTC.
+        """Return the springs for :func:`move_jointly`.
+
+        They pull hosts to the reference of their part, as their ends require; parts to the middle
+        of the freedom that the order of events leaves; and all others to UTC.
         """
         low, high = self.orders.find_spans(corrections)
         rows = []
@@ -238,8 +245,8 @@ class _Network:
     def _find_roads(
         self, start: int, moved: Corrections, orders: Precedences, bend: float
     ) -> dict[int, _Road]:
-        """Return the freedom of each part of a component relative to its first one. bend: by how much
-        precedences are violated because no lines satisfy them all, ns.
+        """Return the freedom of each part of a component relative to its first part. bend: allowed
+        violation (ns), if no lines satisfy all precedences.
         """
         before, after = self.part[orders.before], self.part[orders.after]
         inside = (self.component[before] == start) & (self.component[after] == start)
@@ -281,7 +288,7 @@ class _Network:
         return roads
 
     def _undo_slight_moves(self, moved: Corrections) -> Corrections:
-        """Return the corrections with components moved back if their first host hardly moved."""
+        """Return the corrections, with components whose first host hardly moved moved back."""
         hosts = np.arange(len(self.part))
         first = self.component[self.part]
         shift = self._find_shifts(moved)[first]
@@ -294,7 +301,7 @@ class _Network:
     def _finish(
         self, host: int, begun: Corrections, moved: Corrections, roads: Mapping[int, _Road]
     ) -> Estimate:
-        """Return the estimate of a host, as moved at last."""
+        """Return the estimate of a host after the final move."""
         estimate, ref = self.estimates[host], int(self.part[host])
         start, group = int(self.component[ref]), int(self.group[ref])
         estimate = replace(
@@ -328,7 +335,9 @@ class _Network:
 def _find_change(
     before: Corrections, after: Corrections, host: int, times: np.ndarray
 ) -> np.ndarray:
-    """Return the delay (ns) of a host's corrected times if other corrections are used."""
+    """Return by how much (ns) times of a host become later if the corrections change from `before`
+    to `after`.
+    """
     shown = (times - before.offset[host]) / (1 + before.drift[host])
     return shown * (1 + after.drift[host]) + after.offset[host] - times
 
@@ -336,9 +345,9 @@ def _find_change(
 def tighten_bounds(
     estimates: list[Estimate], orders: Precedences, is_timed_by_gpu: np.ndarray
 ) -> list[Estimate]:
-    """Return the estimates with bounds no wider than the precedences between each host and its
-    reference allow. Of hosts without kernels these are the bounds: ends of MPI calls may scatter
-    by any time.
+    """Return the estimates with bounds no larger than precedences between each host and its
+    reference allow. For hosts without kernels, these are the only bounds, because ends of MPI calls
+    may scatter by any time.
     """
     reference = np.array([estimate.reference for estimate in estimates])
     corrections = list_corrections(estimates)
@@ -372,8 +381,8 @@ def tighten_bounds(
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return the estimates, with 0 for hosts with a correction smaller than its own error and times that, as
-    placed, violate no causality.
+    """Return the estimates without needless corrections: a correction becomes 0 if it is smaller
+    than its own error and the uncorrected times violate no causality.
     """
     late = orders.begin > orders.end
     contradicted = np.union1d(orders.before[late], orders.after[late])

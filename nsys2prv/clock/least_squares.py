@@ -1,12 +1,12 @@
-"""Fit all hosts' corrections together: weighted least squares over all collectives, with each collective's
-own end eliminated.
+"""Fit the corrections of all hosts together by weighted least squares over all collectives.
 
-A host's end of a collective, corrected, is the collective's end plus noise; on the host with the last member
-to arrive it is later by the block's lateness. Eliminating the collectives' ends prevents common errors of the
-hosts of one collective from counting as many independent pairs. The lateness has a prior: if the last to
-arrive is always on one host, its offset is as uncertain as that prior; if hosts take turns the data decide,
-which gives the midpoint between waiting and last hosts. Drifts have a prior too: over a span too short to
-determine a drift it stays near 0; cutting an uncertain drift off would leave an error at the span's ends.
+A host's corrected end of a collective is the collective's end plus noise. On the host with the last
+member to arrive, it is later by the block's lateness. The collectives' own ends are eliminated, so
+that a common error of several hosts does not count as many independent pairs. The lateness has a
+prior. If one host always arrives last, its offset is as uncertain as this prior. If hosts take
+turns, the data decide, which gives the midpoint between waiting and last hosts. Drifts also have a
+prior: over a span too short to determine a drift, it stays near 0. Ignoring an uncertain drift
+would leave an error at the ends of the span.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
 
 
 class Estimate(Struct, frozen=True):
-    """Correction of a host under construction: corrected = time + offset + drift * time, all
-    relative to the pivot, ns.
+    """Correction of a host while it is computed: corrected = time + offset + drift * time, all
+    relative to the pivot (ns).
     """
 
     #: Index of the host.
@@ -91,13 +91,15 @@ class Estimate(Struct, frozen=True):
     last: float = float("nan")
 
     def reverse(self) -> Estimate:
-        """Return the correction of the reference to the host."""
+        """Return the reverse correction, of the reference relative to the host."""
         rate = 1 + self.drift
         offset, drift = -self.offset / rate, -self.drift / rate
         return replace(self, host=self.reference, reference=self.host, offset=offset, drift=drift)
 
     def compose(self, onward: Estimate) -> Estimate:
-        """Return this correction followed by that of its reference to another host."""
+        """Return this correction followed by the correction of its reference relative to another
+        host.
+        """
         first, last = max(self.first, onward.first), min(self.last, onward.last)
         bound, rate = self.bound + onward.bound, self.rate + onward.rate
         if first > last:
@@ -115,13 +117,13 @@ class Estimate(Struct, frozen=True):
 
 
 def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
-    """Return the corrections of the estimates."""
+    """Return the corrections in the estimates."""
     lines = np.array([(one.offset, one.drift) for one in estimates]).reshape(-1, 2)
     return Corrections(*lines.T)
 
 
 class CollectiveEnds(Struct):
-    """Ends of a group's collectives, by collective and host."""
+    """Ends of the collectives of a group, as an array by collective and host."""
 
     #: Key of NOISE.
     noise_kind: int
@@ -139,12 +141,14 @@ class CollectiveEnds(Struct):
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def correct(self, corrections: Corrections) -> np.ndarray:
-        """Return the ends by corrected clocks, without the lateness."""
+        """Return the ends on corrected clocks, without the lateness."""
         return corrections.apply(self.end, self.clocks) - self.lateness * self.late
 
 
 def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
-    """Return a block of each group's synchronizing collectives that are not held back."""
+    """Return one block per group with the ends of its synchronizing collectives, without those that
+    are held back as a test.
+    """
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []
     for part in collectives.partition_by("key", maintain_order=True):
@@ -161,9 +165,10 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
 
 
 def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> list[Estimate]:
-    """Return the lines of each block's hosts relative to one of them. Hosts that fit no line are removed from
-    their block; hosts that fit less than half of their collectives are removed from all blocks, as those may
-    fit by chance.
+    """Return the line of each host in a block relative to one of its hosts.
+
+    A host that fits no line is removed from its block. A host that fits less than half of its
+    collectives is removed from all blocks, because they may fit by chance.
     """
     links = []
     hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
@@ -183,15 +188,16 @@ def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> li
 
 
 def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
-    """Take hosts out of all blocks, before they are solved again."""
+    """Remove hosts from all blocks before the next solution."""
     for block in blocks:
         block.seen &= ~np.isin(block.clocks, hosts)
         block.weight, block.lateness = np.empty(0), 0.0
 
 
 def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
-    """Return the lines of the hosts relative to the host that most of them fit, and the places of the
-    others."""
+    """Return the lines of the hosts relative to the host that fits most others, and the indices of
+    the hosts that do not fit.
+    """
     noise = NOISE[block.noise_kind]
     seen = block.seen.sum(axis=0)
     best: tuple[list[Estimate], list[int]] = [], []
@@ -222,9 +228,11 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
 def solve_network(
     blocks: list[CollectiveEnds], links: list[Estimate], hosts: int
 ) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return the corrections of the hosts by their ends alone, starting from the lines of the links, with
-    standard deviations as bounds. In each connected part the lowest host is the reference; hosts without
-    common collectives are references of their own.
+    """Return the corrections of the hosts from their ends alone, with standard deviations as
+    bounds. links: lines to start from.
+
+    In each connected part, the host with the lowest number is the reference. A host without common
+    collectives is its own reference.
     """
     start = _start_from_tree(links, hosts)
     fit = _Fit(
@@ -256,7 +264,7 @@ def solve_network(
 
 
 def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimate]:
-    """Return the corrections of a fit. observed: see :func:`_observe_hosts`."""
+    """Return the corrections of a fit. observed: from :func:`_observe_hosts`."""
     spread, count, first, last, unsteady = observed
     hosts, blocks = len(fit.reference), fit.blocks
     floor = np.full(hosts, max(noise.floor for noise in NOISE.values()))
@@ -294,7 +302,9 @@ def _make_estimates(fit: _Fit, observed: tuple[np.ndarray, ...]) -> list[Estimat
 
 
 def _start_from_tree(links: list[Estimate], hosts: int) -> list[Estimate]:
-    """Return corrections along the tree of the most certain links to the lowest host of each."""
+    """Return initial corrections along the tree of the most certain links, relative to the lowest
+    host of each tree.
+    """
     root = np.arange(hosts)
     tree: list[list[Estimate]] = [[] for _ in range(hosts)]
     for link in sorted(links, key=lambda link: (link.bound, link.host, link.reference)):
@@ -313,7 +323,7 @@ def _start_from_tree(links: list[Estimate], hosts: int) -> list[Estimate]:
 
 
 class _Fit(Struct):
-    """A least-squares fit under way."""
+    """A least-squares fit in progress."""
 
     #: The ends; their weights and lateness are estimated too.
     blocks: list[CollectiveEnds]
@@ -325,12 +335,12 @@ class _Fit(Struct):
     scale: dict[int, float]
 
     def find_noise(self, block: CollectiveEnds) -> float:
-        """Return the standard deviation of an end, ns."""
+        """Return the standard deviation of one end (ns)."""
         return NOISE[block.noise_kind].end * self.scale[block.noise_kind]
 
     def set_weights(self, rescale: bool = False) -> list[np.ndarray]:
-        """Set the blocks' weights by their residuals, which are returned: as standard deviations of
-        one end, in ns.
+        """Set the weights of the blocks from their residuals, and return the residuals as standard
+        deviations of one end (ns).
         """
         residuals = []
         for block in self.blocks:
@@ -367,7 +377,9 @@ class _Fit(Struct):
         return residuals
 
     def take_step(self) -> np.ndarray:
-        """Improve the corrections and the blocks' lateness; return the step of the offsets, ns."""
+        """Improve the corrections and the lateness of each block by one step; return the step of
+        the offsets (ns).
+        """
         root, matrix, right, lateness = self.make_normal_equations()
         step = np.linalg.solve(matrix, np.einsum("hij,hj->hi", root, right).ravel())
         step = np.einsum("hji,hj->hi", root, step.reshape(-1, 2))
@@ -379,7 +391,7 @@ class _Fit(Struct):
         return step[:, 0]
 
     def find_covariance(self) -> np.ndarray:
-        """Return the covariance of each host's step, (hosts, 2, 2); 0 for fixed hosts."""
+        """Return the covariance of each host's step, shape (hosts, 2, 2); 0 for fixed hosts."""
         root, matrix, *_ = self.make_normal_equations()
         hosts = np.arange(len(root))
         own = np.linalg.inv(matrix).reshape(len(hosts), 2, -1, 2)[hosts, :, hosts]
@@ -388,12 +400,13 @@ class _Fit(Struct):
     def make_normal_equations(
         self,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[np.ndarray, float, float]]]:
-        """Return the normal equations of a step of (offset in ns, drift in ns per s) of each host, after the
-        collectives' ends and the latenesses are eliminated.
+        """Return the normal equations for a step of (offset in ns, drift in ns per s) per host,
+        after the collectives' ends and the lateness are eliminated.
 
-        Root of the inverse of each host's own matrix, (hosts, 2, 2), 0 for fixed hosts; the matrix of all
-        hosts in units in which each host's own matrix is 1, minus the products of the terms shared with the
-        eliminated variables; the right side, (hosts, 2); and how the step determines each block's lateness.
+        Results: the root of the inverse of each host's own matrix, shape (hosts, 2, 2), 0 for fixed
+        hosts; the matrix of all hosts, in units in which each host's own matrix is 1, minus the
+        products of terms shared with eliminated variables; the right side, shape (hosts, 2); and
+        how the step determines the lateness of each block.
         """
         hosts = np.arange(len(self.reference))
         own, right = np.zeros((len(hosts), 2, 2)), np.zeros((len(hosts), 2))
@@ -437,12 +450,12 @@ class _Fit(Struct):
 
 
 def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Return the median end of each collective, or 0."""
+    """Return the median end of each collective, or 0 without ends."""
     return np.nan_to_num(take_median(np.where(seen, ends, np.nan), 1))
 
 
 def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarray:
-    """Return blocks to pass from each host to its reference."""
+    """Return the number of blocks on the way from each host to its reference."""
     hops = np.where(reference == np.arange(len(reference)), 0, -1)
     members = [block.clocks[(block.weight > 0).any(axis=0)] for block in blocks]
     for hop in range(1, len(reference) + 1):
@@ -455,12 +468,13 @@ def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarr
 
 
 def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return for each host the spread of the residuals of its used ends, their number, first and last time;
-    and the unsteadiness of all its ends (ns): their scatter, if it is unusual, and the distance of whole
-    parts of its span from its line. residuals: of each block.
+    """Return for each host: the spread of the residuals of its used ends, their number, and their
+    first and last time; and the unsteadiness of all its ends (ns).
 
-    Ends that scatter more are late more often than early, which moves their middle by as much as they
-    scatter. Parts off the line show a clock with a changing rate, for example when NTP steers it.
+    Unsteadiness is unusual scatter, plus the distance of whole parts of the span from the line.
+    Ends with more scatter are late more often than early, which shifts their middle by as much.
+    Parts off the line show a clock with a changing rate, for example if NTP adjusts it. residuals:
+    of each block.
     """
     hosts = len(fit.reference)
     spread, count, unsteady = np.full(hosts, np.nan), np.zeros(hosts, np.int64), np.zeros(hosts)
@@ -495,7 +509,7 @@ def _observe_hosts(fit: _Fit, residuals: list[np.ndarray]) -> tuple[np.ndarray, 
 
 
 def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
-    """Return the largest distance of a part's median from 0 that is not explained by chance."""
+    """Return the largest distance of a part's median from 0 that chance does not explain."""
     parts = min(PARTS_OF_SPAN, len(times) // ENOUGH_ENDS)
     if parts < 3:
         return 0.0

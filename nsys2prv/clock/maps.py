@@ -1,8 +1,9 @@
-"""Map local to global times: place each report's local time 0 by its recorded clocks, and record the
-correction of each host, as in the clock file (`out.clock.yaml`).
+"""Convert local times to global times.
 
-The file can be given to another conversion. Its corrected times are UTC + offset_ns + drift_ppm / 1e6 * (UTC
-- at_utc_ns), where UTC is the time of the host's own clock.
+Each report's local time 0 is placed by its recorded clocks. The correction of each host is recorded
+in the clock file (`out.clock.yaml`), which another conversion can use. Corrected times in it are
+UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is the time of the host's own
+clock.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from nsys2prv._util.files import parse_yaml
 
 
 class ClockMap(Struct, frozen=True, dict=True):
-    """global = local + offset + drift * (local - pivot), all in ns (drift as a plain ratio, 1e-6 = 1 ppm).
+    """Map from local to global time: global = local + offset + drift * (local - pivot). All in ns;
+    drift is a plain ratio (1e-6 = 1 ppm).
 
-    Monotone for |drift| < 1, so sorting by local time sorts by global time; times 1 ns apart may coincide.
+    The map is monotone for |drift| < 1, so sorting by local time also sorts by global time. Times 1
+    ns apart may become equal.
     """
 
     #: ns at the pivot.
@@ -34,25 +37,27 @@ class ClockMap(Struct, frozen=True, dict=True):
     pivot: int = 0
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
-        """Return global times (int64 ns) of local ones, which must be well inside the range of int64."""
+        """Return global times (int64 ns) for local times, which must be well inside the range of
+        int64.
+        """
         moved = local + np.asarray(self.offset, np.int64)
         if self.slack:
             moved += np.floor((local - self.pivot) * self.drift).astype(np.int64)
         return moved
 
     def to_local(self, time: int) -> int:
-        """Return the local time of a global `time`, to within `slack` ns."""
+        """Return the local time for a global time, to within `slack` ns."""
         if not self.drift:
             return time - self.offset
         return round((time - self.offset + self.drift * self.pivot) / (1 + self.drift))
 
     @cached_property
     def slack(self) -> int:
-        """Return by how much (ns) a span from `to_local` is widened to contain the whole span."""
+        """Return by how much (ns) a span from `to_local` must be widened to contain the whole span."""
         return 2 if self.drift else 0
 
     def delay(self, by: int) -> ClockMap:
-        """Return the same map with every global time `by` ns later."""
+        """Return a map whose global times are `by` ns later."""
         return ClockMap(self.offset + by, self.drift, self.pivot)
 
 
@@ -64,7 +69,7 @@ UNPLACED = "none"
 
 
 class ReportClock(Struct, frozen=True):
-    """Times of a report's clock at its local time 0, None if unknown."""
+    """Times of a report's clocks at its local time 0; None if unknown."""
 
     #: Name of the host.
     host: str
@@ -77,14 +82,12 @@ class ReportClock(Struct, frozen=True):
 
     @property
     def boot(self) -> int | None:
-        """Return UTC less the monotonic clock, ns."""
+        """Return UTC minus the monotonic clock (ns)."""
         return None if None in (self.utc_ns, self.system_ns) else self.utc_ns - self.system_ns
 
 
 class Placement(Struct, frozen=True):
-    """One report's map to UTC, its machine (equal numbers = one machine) and the method that placed
-    it.
-    """
+    """A report's map to UTC, its machine (equal numbers mean one machine), and how it was placed."""
 
     #: Equal numbers mean one machine.
     machine: int
@@ -95,8 +98,8 @@ class Placement(Struct, frozen=True):
 
 
 def place_reports(reports: list[ReportClock]) -> list[Placement]:
-    """Return the placement of each report. A report without any clock is UNPLACED, at 0: the caller knows the
-    beginning of the others' events.
+    """Return the placement of each report. Reports without any clock are UNPLACED, at 0; the caller
+    knows where the events of the others begin.
     """
     machines, boots = _number_machines(reports)
     placements = []
@@ -111,10 +114,11 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
 
 
 def _number_machines(reports: list[ReportClock]) -> tuple[list[int], list[int | None]]:
-    """Return the machine of each report, and the first known `boot` of each machine. Reports are of one
-    machine if they have a name or a GPU in common (containers have names of their own), and clocks that agree
-    if both are known (containers share names). A report with neither a name nor a monotonic clock shares a
-    machine only with reports with a GPU in common.
+    """Return the machine of each report, and the first known `boot` of each machine.
+
+    Reports belong to one machine if they have a common name or GPU (containers have their own
+    names) and, if both clocks are known, the clocks agree (containers may share names). A report
+    with neither a name nor a monotonic clock belongs to a machine only through a common GPU.
     """
     boots: list[int | None] = []
     machines_of: dict[str, set[int]] = defaultdict(set)
@@ -149,7 +153,7 @@ RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align
 
 
 class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
-    """Correction of one host's clock."""
+    """Correction of a host's clock."""
 
     #: Correction at `at_utc_ns`.
     offset_ns: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
@@ -173,14 +177,14 @@ class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
     sure: bool = True
 
     def correct(self, placed: ClockMap) -> ClockMap:
-        """Return the map of local times to corrected ones, from that (without drift) to UTC."""
+        """Return the map from local to corrected times. placed: the map to UTC, without drift."""
         return ClockMap(
             placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset
         )
 
 
 class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """Corrections of all hosts, as in the file beside the trace."""
+    """Corrections of all hosts, as in the clock file."""
 
     #: Host name -> correction.
     hosts: Mapping[str, HostClock]
@@ -193,7 +197,7 @@ class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...] = ()
 
     def format(self) -> str:
-        """Return the file."""
+        """Return the text of the clock file."""
         import yaml
 
         content = {name: value for name, value in to_builtins(self).items() if value}
@@ -216,7 +220,9 @@ class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_record(text: str, source: str) -> ClockRecord:
-    """Return the record of a clock file. Raise Nsys2prvError, with one line, for any other text."""
+    """Return the corrections in a clock file. Raise Nsys2prvError, in one line, if the text is not
+    a valid clock file.
+    """
     import yaml
 
     where, hosts = source, {}

@@ -1,19 +1,20 @@
-"""Order events on different clocks: one event must have begun before another can have ended.
+"""Constrain clocks by the order of events: one event must have begun before another can have ended.
 
-A receive ends after its send begins. No member leaves a collective in which all wait for all before the last
-has entered it; in collectives with a root, the others wait for the root or the root for them.
+A receive ends after its send begins. If all members of a collective wait for all, none leaves
+before the last has entered. In collectives with a root, the others wait for the root, or the root
+waits for the others.
 
-Precedences are linear conditions on the offsets and drifts of two hosts. :func:`move_jointly` minimizes the
-sum of their violations, together with springs that keep hosts where other observations place them: a
-violation counts far more than any spring. So every satisfiable condition is satisfied, and if precedences
-contradict each other as few as possible are violated; these are given up, the worst first. The minimum is
-found by an interior-point method: the conditions are kept by a logarithmic barrier, which is lowered step by
-step.
+Precedences are linear conditions on the offsets and drifts of two hosts. :func:`move_jointly`
+minimizes the sum of their violations, together with springs that pull hosts to where other
+observations place them. A violation counts far more than any spring, so every condition that can be
+satisfied is satisfied. If precedences contradict each other, as few as possible are violated; these
+are given up, the worst first. An interior-point method finds the minimum: a logarithmic barrier
+keeps the conditions and is lowered step by step.
 
-Bounds over time restrict the difference of two clocks to a region of lines: a line over a span is the point
-(value at its begin, value at its end), and a bound at some time is a half-plane, so several leave a convex
-polygon. Differences add up along a path from host to host, and so do polygons; several paths to one host
-leave the intersection.
+Bounds over time restrict the difference of two clocks to a region of lines. A line over a span is a
+point (value at the start, value at the end), and a bound at some time is a half-plane, so several
+bounds leave a convex polygon. Differences add up along a path from host to host, and so do
+polygons. Several paths to one host leave the intersection.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ PARTS_OF_SPAN = 64
 
 
 class Precedences(Table, frozen=True):
-    """`begin` on clock `before` is not later than `end` on clock `after`: float ns relative to the
-    pivot.
+    """Conditions: `begin` on clock `before` is not later than `end` on clock `after`. Times are
+    float ns relative to the pivot.
     """
 
     #: Key of NOISE.
@@ -57,21 +58,22 @@ class Precedences(Table, frozen=True):
     held: np.ndarray
 
     def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and the ends by corrected clocks."""
+        """Return the starts and ends on corrected clocks."""
         return (corrections.apply(self.begin, self.before), corrections.apply(self.end, self.after))
 
     def find_slack(self) -> np.ndarray:
-        """Return by how much clocks of devices within a host may contradict each other, ns."""
+        """Return by how much the clocks of devices in one host may contradict each other (ns)."""
         return np.array([noise.slack for noise in NOISE.values()])[self.noise_kind]
 
     def find_spans(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the last corrected time of each host; inf and -inf without any."""
+        """Return the first and last corrected time of each host; inf and -inf without any."""
         begin, end = self.correct(corrections)
         return find_spans(len(corrections.offset), (self.before, begin), (self.after, end))
 
     def find_tightest(self, hosts: int) -> np.ndarray:
-        """Return the places of the tightest rows of each pair of hosts in each part of the first host's
-        span."""
+        """Return the indices of the tightest precedences for each pair of hosts, in each part of
+        the first host's span.
+        """
         first, last = find_spans(hosts, (self.before, self.begin))
         length = np.maximum(last - first, 1.0)[self.before]
         part = ((self.begin - first[self.before]) / length * (PARTS_OF_SPAN - 1)).astype(np.int64)
@@ -81,7 +83,7 @@ class Precedences(Table, frozen=True):
 
 
 def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the last time of each host, from pairs of hosts and times."""
+    """Return the first and last time of each host. times: pairs of (hosts, times)."""
     first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)
     for host, time in times:
         np.minimum.at(first, host, time)
@@ -90,10 +92,10 @@ def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.nd
 
 
 def find_collective_precedences(hosts: pl.DataFrame, binding: bool = False) -> Precedences:
-    """Return the precedences of collectives. binding: if all wait for all, use only the begins of the last to
-    arrive.
+    """Return the precedences of collectives. binding: if all members wait for all, use only the
+    start of the last to arrive.
 
-    hosts: rows of :func:`nsys2prv.match.gathering.gather_per_host`.
+    hosts: rows from :func:`nsys2prv.match.gathering.gather_per_host`.
     """
     collective = ["collective", "role"]
     begins = hosts.filter(pl.col("begin").is_not_null())
@@ -119,7 +121,7 @@ def find_collective_precedences(hosts: pl.DataFrame, binding: bool = False) -> P
 
 
 def find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences:
-    """Return the precedences of messages, a frame of MESSAGES."""
+    """Return the precedences of messages. messages: a frame with the columns MESSAGES."""
     pair = ("before", "after")
     table = (
         messages.with_columns(pl.col("begin", "end") - pivot)
@@ -137,7 +139,7 @@ def find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences:
 
 
 def _to_precedences(table: pl.DataFrame) -> Precedences:
-    """Return the precedences between two hosts. table: their columns."""
+    """Return the precedences between different hosts. table: their columns."""
     table = table.filter(pl.col("before") != pl.col("after")).with_columns(
         pl.col("noise_kind", "before", "after").cast(pl.Int64),
         pl.col("begin", "end").cast(pl.Float64),
@@ -169,8 +171,8 @@ LOW_BARRIER = 1e-11
 
 
 class Springs(Table, frozen=True):
-    """Springs that keep hosts in place: the correction added to `host` at `time`, minus that of `anchor`, is
-    `target`, with a standard deviation of `sigma`. All in float ns.
+    """Springs that pull hosts into place. The correction added to `host` at `time`, minus that of
+    `anchor`, should be `target`, with a standard deviation of `sigma`. All in float ns.
     """
 
     #: The host held.
@@ -192,8 +194,10 @@ def move_jointly(
     slack: np.ndarray,
     fixed: np.ndarray,
 ) -> tuple[Corrections, np.ndarray, float]:
-    """Return corrections that respect the precedences, a mask of precedences given up, and the largest
-    violation of the others (ns). slack: allowed violation of each (ns). fixed: mask of fixed hosts.
+    """Return corrections that satisfy the precedences, a mask of the precedences given up, and the
+    largest violation of the others (ns).
+
+    slack: allowed violation of each precedence (ns). fixed: mask of hosts that must not move.
     """
     hosts = len(corrections.offset)
     orders = replace(orders, end=orders.end + slack)
@@ -219,8 +223,9 @@ def move_jointly(
 def _minimize(
     corrections: Corrections, orders: Precedences, springs: Springs, fixed: np.ndarray
 ) -> Corrections:
-    """Return the corrections with the least sum of violations. The unknowns of each host are the correction
-    added in the middle of its times, and its growth until the end of the longest span.
+    """Return the corrections with the smallest sum of violations. The unknowns of each host are the
+    correction added in the middle of its time span, and its growth until the end of the longest
+    span.
     """
     begin, end = orders.correct(corrections)
     if not len(begin):
@@ -262,9 +267,10 @@ def _minimize(
 def _follow_barrier(
     conditions: _Differences, room: np.ndarray, held: np.ndarray, pull: np.ndarray, free: np.ndarray
 ) -> np.ndarray:
-    """Return the moves by which the conditions exceed their room by the least sum, (hosts, 2).
+    """Return the moves, shape (hosts, 2), by which the conditions exceed their room by the smallest
+    sum.
 
-    held, pull: matrix and right side of the springs. free: which hosts can be moved.
+    held, pull: matrix and right side of the springs. free: mask of hosts that can move.
     """
     moves = np.zeros((len(free), 2))
     over = np.maximum(-room, 0.0)
@@ -302,7 +308,9 @@ def _follow_barrier(
 
 
 def _find_reach(values: np.ndarray, step: np.ndarray) -> float:
-    """Return how many steps positive values can take before one of them is 0, at most slightly over one."""
+    """Return how many steps positive values can take before one of them becomes 0, at most slightly
+    more than one.
+    """
     falls = step < 0
     return float((-values[falls] / step[falls]).min(initial=1 / STEP_SHARE))
 
@@ -320,8 +328,8 @@ def _solve(matrix: np.ndarray, right: np.ndarray, free: np.ndarray) -> np.ndarra
 
 
 class _Differences:
-    """Differences between moves of two hosts, each at a time of its own; -1 for no host. Times count
-    in halves of the longest span, from the middle of a host's times.
+    """Differences between the moves of two hosts, each at its own time; -1 for no host. Times count
+    in halves of the longest span, from the middle of a host's span.
     """
 
     def __init__(
@@ -332,12 +340,12 @@ class _Differences:
         self.pairs, self.pair = np.unique(self.one * hosts + self.other, return_inverse=True)
 
     def apply(self, moves: np.ndarray) -> np.ndarray:
-        """Return the differences."""
+        """Return the difference of each row for these moves."""
         one, other = moves[self.one], moves[self.other]
         return one[:, 0] + self.at * one[:, 1] - other[:, 0] - self.then * other[:, 1]
 
     def sum_rows(self, weights: np.ndarray) -> np.ndarray:
-        """Return the weighted sum of the rows of factors, (hosts, 2)."""
+        """Return the weighted sum of the rows of factors, shape (hosts, 2)."""
         sums = [
             np.bincount(self.one, weights * by, self.hosts)
             - np.bincount(self.other, weights * but, self.hosts)
@@ -346,7 +354,7 @@ class _Differences:
         return np.stack(sums, axis=1)
 
     def sum_products(self, weights: np.ndarray) -> np.ndarray:
-        """Return the weighted sum of the products of the rows of factors with themselves."""
+        """Return the weighted sum of the outer products of the rows of factors with themselves."""
         of_one, of_other = weights * self.at, weights * self.then
         w, a, b, aa, ab, bb = (
             np.bincount(self.pair, values, len(self.pairs))
@@ -386,7 +394,7 @@ LEAST_GAIN, LEAST_SHARE, MOST_TURNS = 10.0, 0.02, 64
 
 
 class Bounds(Table, frozen=True):
-    """Bounds of a value over time: value(times[i]) is at most values[i], or at least."""
+    """Bounds of a value over time: value(times[i]) is at most (or at least) values[i]."""
 
     #: When the value is bounded, float ns.
     times: np.ndarray
@@ -399,8 +407,10 @@ class Bounds(Table, frozen=True):
 def find_feasible_region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT, slope: float = 0.0
 ) -> np.ndarray:
-    """Return corners (value at `begin`, value at `end`) of the region that the bounds leave for lines with
-    slope plus `slope` no larger than `steepest`, of shape (n, 2); empty if they contradict.
+    """Return the region that the bounds leave for lines, as corners (value at `begin`, value at
+    `end`), shape (n, 2); empty if the bounds contradict each other.
+
+    The slope of a line plus `slope` is at most `steepest`.
     """
     length = max(end - begin, 1.0)
     order = np.argsort(~bounds.is_upper, kind="stable")
@@ -415,12 +425,12 @@ def find_feasible_region(
 
 
 def is_bounded(corners: np.ndarray) -> bool:
-    """Return whether the bounds leave something, and leave no side open."""
+    """Return True if the region is not empty and is bounded on all sides."""
     return len(corners) > 0 and float(np.abs(corners).max()) < UNBOUNDED / 2
 
 
 def cut_region(corners: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return the part of the region where normal . corner <= limit, of each."""
+    """Return the part of the region in which normal . corner <= limit, for all normals."""
     for _ in range(4 * len(limits)):
         reach = corners @ normals.T
         most = reach.max(axis=0)
@@ -436,7 +446,7 @@ def cut_region(corners: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> 
 
 
 def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
-    """Return the convex polygon's part where normal . corner <= limit."""
+    """Return the part of a convex polygon in which normal . corner <= limit."""
     excess = corners @ normal - limit
     after, later = np.roll(corners, -1, axis=0), np.roll(excess, -1)
     crossed = excess * later < 0
@@ -446,8 +456,8 @@ def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.nd
 
 
 def label_connected(one: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
-    """Return for each host the lowest host connected with it in both directions, or itself. Connections lead
-    from `one` to the `other`.
+    """Return for each host the lowest host to which it is connected in both directions, or itself.
+    Connections lead from `one` to `other`.
     """
     ahead: dict[int, list[int]] = defaultdict(list)
     behind: dict[int, list[int]] = defaultdict(list)
@@ -473,8 +483,8 @@ def _reach(start: int, ways: Mapping[int, list[int]]) -> set[int]:
 def spread_regions(
     start: int, differences: Mapping[int, Mapping[int, np.ndarray]]
 ) -> dict[int, np.ndarray]:
-    """Return the regions of all hosts reachable from `start`, whose own region is (0, 0): each at least as
-    large as all differences together allow.
+    """Return the regions of all hosts that can be reached from `start`, whose own region is (0, 0).
+    Each region is at least as large as all differences together allow.
 
     differences: host -> other host -> region of the other's line minus its own.
     """
@@ -502,8 +512,8 @@ def _is_narrowed(known: np.ndarray, found: np.ndarray) -> bool:
 
 
 def _add_regions(one: np.ndarray, other: np.ndarray, within: np.ndarray | None) -> np.ndarray:
-    """Return the part of `within` reachable by a sum of points of the regions; all of it if rounding makes
-    that empty.
+    """Return the part of `within` that sums of points of the two regions reach; all of it if
+    rounding makes this empty.
     """
     normals = np.concatenate([_find_normals(one), _find_normals(other)])
     limits = (one @ normals.T).max(axis=0) + (other @ normals.T).max(axis=0)
@@ -514,7 +524,7 @@ def _add_regions(one: np.ndarray, other: np.ndarray, within: np.ndarray | None) 
 
 
 def _find_normals(corners: np.ndarray) -> np.ndarray:
-    """Return the directions in which the sides of a region face, of length 1."""
+    """Return the outward normals of a region's sides, with length 1."""
     sides = np.roll(corners, -1, axis=0) - corners
     length = np.hypot(*sides.T)
     sides = sides[length > LEAST_CUT] / length[length > LEAST_CUT, None]
@@ -523,9 +533,10 @@ def _find_normals(corners: np.ndarray) -> np.ndarray:
 
 
 def find_centre(corners: np.ndarray, length: float, slope: float = 0.0) -> np.ndarray:
-    """Return the likeliest line of a region (value at begin, value at end): the mean slope by the
-    distribution of clock drifts, in the middle of the lines with that slope. slope: of the line to which this
-    one is added.
+    """Return the most likely line in a region (value at the start, value at the end).
+
+    Its slope is the mean slope under the distribution of clock drifts; it lies in the middle of the
+    lines with this slope. slope: of the line to which this one is added.
     """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)

@@ -1,4 +1,4 @@
-"""Solve for the corrections of all hosts' clocks from the common events of their processes, and judge the
+"""Compute the corrections of all host clocks from events that hosts have in common, and judge the
 result.
 """
 
@@ -53,7 +53,7 @@ Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Alignment(Struct, frozen=True):
-    """Result of aligning the hosts."""
+    """Result of the alignment of host clocks."""
 
     #: Correction of each host.
     corrections: list[HostClock]
@@ -66,10 +66,11 @@ class Alignment(Struct, frozen=True):
 def solve_clocks(
     names: Sequence[str], observed: Observations, pivot: int, spans: np.ndarray
 ) -> Alignment:
-    """Return corrections of the hosts' clocks, from their common events.
+    """Return the corrections of host clocks.
 
-    names: of the hosts. pivot: a time in the middle of all times (ns). spans: first and last placed time of
-    each host, for which bounds must be valid: (hosts, 2), nan if unknown.
+    names: of the hosts. observed: events in common. pivot: a time in the middle of all times (ns).
+    spans: first and last placed time of each host, for which bounds must hold, shape (hosts, 2);
+    nan if unknown.
     """
     hosts, rows, findings = len(names), observed.collectives, [*observed.findings]
     sent = find_message_precedences(observed.messages, pivot)
@@ -118,8 +119,8 @@ def solve_clocks(
 def _solve_network(
     rows: pl.DataFrame, hosts: int, orders: Precedences, findings: list[ClockFinding]
 ) -> list[Estimate]:
-    """Solve the network without hosts whose clocks would drift implausibly, and without hosts whose ends
-    contradict the order of events (they scatter more than they show).
+    """Solve the network. Exclude hosts whose clocks would drift implausibly, and hosts whose ends
+    contradict the order of events because they scatter more than they show.
     """
     blocks = gather_collective_ends(rows)
     links = make_links(blocks, findings)
@@ -143,8 +144,8 @@ def _solve_network(
 
 
 def _find_contradicted_host(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return the host with the largest share of precedences violated by more than the errors allow,
-    nothing if no share is large.
+    """Return the host with the largest share of precedences violated beyond the errors; empty if no
+    share is large.
     """
     compared, _, beyond = adjust.find_violations(estimates, orders)
     all_of, beyond_of = (
@@ -164,8 +165,10 @@ def _adjust_estimates(
     is_timed_by_gpu: np.ndarray,
     findings: list[ClockFinding],
 ) -> list[Estimate]:
-    """Return the estimates adjusted to hard bounds. doubt: by host, possible error from calls that
-    are matched by order alone, ns. is_timed_by_gpu: hosts with kernels of collectives. findings: on hosts so far, more are added.
+    """Return the estimates adjusted to hard bounds.
+
+    doubt: per host, the possible error from calls matched only by order (ns). is_timed_by_gpu:
+    hosts with kernels of collectives. findings: a list to which findings are added.
     """
     left_out = {f.clock for f in findings if f.kind == FindingKind.STEEP}
     doubtful = [
@@ -186,7 +189,9 @@ def _adjust_estimates(
 def _find_unconnected_hosts(
     estimates: list[Estimate], observed: Observations
 ) -> list[ClockFinding]:
-    """Return the hosts not connected to the first one, and hosts connected only by the order of calls."""
+    """Return findings about hosts that are not connected to the first host, or only by the order of
+    calls.
+    """
     findings = []
     for estimate in estimates:
         if estimate.reference == estimate.host and estimate.host:
@@ -235,7 +240,7 @@ def _to_host_clock(
 
 
 class Evidence(Struct, frozen=True):
-    """Observations by which corrections are judged."""
+    """Observations that test corrections."""
 
     #: Rows of :func:`nsys2prv.match.gathering.gather_per_host`.
     collectives: pl.DataFrame
@@ -243,7 +248,7 @@ class Evidence(Struct, frozen=True):
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
-        """Count and measure the corrections' violations of causality, before and after."""
+        """Count and measure violations of causality before and after the corrections."""
         nothing = np.zeros_like(corrections.offset)
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
         verdict: dict[str, dict[str, dict[str, int]]] = {"used": {}, "held back": {}}
@@ -262,9 +267,10 @@ class Evidence(Struct, frozen=True):
         return verdict
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
-        """Drop calls that contradict the corrected clocks by more than `limit` (ns, by host), because they do
-        not belong together, and return their number. If there are many, the clocks are as likely wrong, and
-        all are kept.
+        """Drop calls that contradict the corrected clocks by more than `limit` (ns, per host),
+        because they do not belong together. Return the rest and the number of dropped calls.
+
+        If there are many, the clocks are as likely to be wrong, and all calls are kept.
         """
         hosts, messages = self.collectives, self.messages
         late, received = self._find_violations(corrections)
@@ -276,15 +282,15 @@ class Evidence(Struct, frozen=True):
         return Evidence(hosts.filter(~pl.col("collective").is_in(wrong)), messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
-        """Divide collectives that span several components of hosts into one for each component."""
+        """Divide collectives over several components of hosts into one collective per component."""
         hosts, messages = self.collectives, self.messages
         number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
         together = part[messages.before] == part[messages.after]
         return Evidence(hosts.with_columns(collective=pl.Series(number)), messages[together])
 
     def _find_violations(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return by how much each host's first end of a collective precedes the last begin on another
-        host that it must follow, ns, and each receive its send.
+        """Return by how much (ns) each host's first end of a collective precedes the last start on
+        another host, and by how much each receive precedes its send.
         """
         sent, received = self.messages.correct(corrections)
         hosts = self.collectives

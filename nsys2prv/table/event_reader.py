@@ -1,5 +1,5 @@
-"""Read the events of a prepared job as columns on one timeline, and the rows of its trace: each thread with
-its task, rank, node, device and stream.
+"""Read the events of a prepared job as columns on one timeline, and the rows of its trace: each
+thread with task, rank, node, device and stream.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ STACK_COLUMNS = {
 
 
 class RowTable(Struct, frozen=True):
-    """Rows of a job, its devices, and the units that analyses look at one at a time."""
+    """Rows of a job, its devices, and the units (device groups) that analyses read one at a time."""
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
     #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `process` (from 1, as Paraver numbers tasks), `task` (from 1: the process, or
@@ -103,16 +103,17 @@ class RowTable(Struct, frozen=True):
 
     @property
     def unit_numbers(self) -> list[int]:
-        """Return the units, ascending."""
+        """Return the numbers of all units, sorted."""
         return np.unique(self.units[self.units != NO_UNIT]).tolist()
 
     def get_column(self, name: str) -> np.ndarray:
-        """Return a column of `threads`, -1 for null."""
+        """Return a column of `threads` as int64, with -1 for null."""
         return fill_nulls(self.threads[name], -1).to_numpy()
 
     def find(self, name: str, threads: pl.Series) -> pl.Series:
-        """Return a column of `threads` for each of these rows (int64, with the column's name), -1 for
-        null."""
+        """Return the value of a column of `threads` for each of these rows (int64, named like the
+        column), with -1 for null.
+        """
         return pl.Series(name, self.get_column(name)[threads.to_numpy()], dtype=pl.Int64)
 
 
@@ -133,8 +134,9 @@ class Samples(Struct, frozen=True):
 
 
 class CutEdges(Struct, frozen=True):
-    """Facts about the removed part of a cut trace that concern the remaining part. Times in ns of the
-    trace."""
+    """Facts about the part that was cut from a trace, if they concern the remaining part. Times in
+    trace ns.
+    """
 
     #: Begin of the part; the end is that of the trace.
     begin: int
@@ -148,8 +150,8 @@ class CutEdges(Struct, frozen=True):
 
 
 class StackFile(Struct, frozen=True):
-    """Stacks of calls and samples of one reading task, as `set_stacks_aside` of
-    :mod:`nsys2prv.events.stacks` has them.
+    """File with the stacks of calls and samples of one reading task, from `set_stacks_aside` in
+    :mod:`nsys2prv.events.stacks`.
     """
 
     #: Of each call and sample.
@@ -162,7 +164,7 @@ class StackFile(Struct, frozen=True):
 
 
 class CaptureFile(Struct, frozen=True):
-    """The capture places of graph nodes, as :mod:`nsys2prv.events.captures` keeps them."""
+    """File with the capture of graph nodes, from :mod:`nsys2prv.events.captures`."""
 
     #: Of each node.
     rows: StoredFrame
@@ -173,9 +175,10 @@ class CaptureFile(Struct, frozen=True):
 
 
 class EventReader(Struct, dict=True):
-    """Reads the events of a prepared job in columns, of one unit or of all.
+    """Reads the events of a prepared job as columns, for one unit or all units.
 
-    Its fields are the ones of a prepared job (:mod:`nsys2prv.conversion.job`) with the same names.
+    Its fields are the fields of a prepared job (:mod:`nsys2prv.conversion.job`) with the same
+    names.
     """
 
     #: Runs of records of the job.
@@ -196,7 +199,7 @@ class EventReader(Struct, dict=True):
     whole: EventReader | None = None
 
     def remember(self, key: str, compute: Callable[[], T]) -> T:
-        """Return a value that is computed from the events once per key."""
+        """Return a value that is computed from the events only once per key."""
         remembered = self.__dict__.setdefault("remembered", {})
         if key not in remembered:
             remembered[key] = compute()
@@ -234,12 +237,12 @@ class EventReader(Struct, dict=True):
 
     @property
     def begin(self) -> int:
-        """Begin of the job's part of the trace (ns)."""
+        """Start of the job's part of the trace (ns)."""
         return self.edges.begin if self.edges else 0
 
     @cached_property
     def layouts(self) -> frozenset[str]:
-        """Record layouts and kinds of lines with events on the threads of a unit."""
+        """Layouts and kinds of lines that have events on threads of a unit."""
         names: set[str] = set()
         for run in self.runs:
             if run.shape.name not in names and self._is_in_a_unit(run):
@@ -247,7 +250,7 @@ class EventReader(Struct, dict=True):
         return frozenset(names)
 
     def _is_in_a_unit(self, run: Run) -> bool:
-        """Return whether any record of a run is on a thread of a unit."""
+        """Return True if a run has records on the thread of a unit."""
         units = self._list_units(run)
         if NO_UNIT not in units or run.index is None:
             return units != [NO_UNIT]
@@ -262,13 +265,13 @@ class EventReader(Struct, dict=True):
         keep: Callable[[Columns], np.ndarray] | None = None,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the requested
-        fields.
+        """Return the events of a layout as a frame, sorted by start: `begin`, `end` (trace time,
+        ns), `thread`, and the requested fields.
 
-        A field is a number, a value of a value set or of a name; ABSENT if an event does not have it, or if
-        it is unknown. `domain` is an index into the job's domain codes. unit: a unit of threads, None for
-        all. keep: selects some events by their columns. dtype: of `thread` and the fields, which must fit
-        into it. Raise KeyError for an unknown layout or field.
+        A field contains a number, or the value of a value set or name; ABSENT if an event does not
+        have it, or if it is unknown. `domain` is an index into the job's domain codes. unit: number
+        of the unit, None for all. keep: function that selects events by their columns. dtype: of
+        `thread` and the fields, which must fit. Raise KeyError for an unknown layout or field.
         """
         known = load_catalogue().layouts[layout]
         if unknown := {*fields} - {"domain"} - {field.name for field in known.fields}:
@@ -281,13 +284,13 @@ class EventReader(Struct, dict=True):
         return make_frame(self.read_joined({layout: fields}, unit, schema, make))
 
     def has_callers(self, layout: str, unit: int) -> bool:
-        """Return whether any event of a layout in a unit has a call stack."""
+        """Return True if events of a layout in a unit have call stacks."""
         runs = self._index.get((RANGE, layout, unit), ())
         return any(CALLERS in run.columns for run in runs)
 
     def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
-        """Return the calls of some layouts with names that match a pattern, layout by layout: as
-        :meth:`read_begins` does with `call`, and the `layout`.
+        """Return the calls in these layouts whose names match a pattern, layout by layout: the
+        columns of :meth:`read_begins` with `call`, and `layout`.
         """
         schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
         frames = [pl.DataFrame(schema=schema | {"layout": pl.String})]
@@ -300,8 +303,8 @@ class EventReader(Struct, dict=True):
         return pl.concat(frames)
 
     def read_outermost_calls(self, layouts: Iterable[str], unit: int | None = None) -> pl.DataFrame:
-        """Return the calls of some layouts that are not nested in another one, by thread and begin: `begin`,
-        `end` (ns), `thread`, `call`.
+        """Return the calls in these layouts that are not nested in another one, sorted by thread
+        and start: `begin`, `end` (ns), `thread`, `call`.
         """
         fields = {name: ("call",) for name in layouts if name in self.layouts}
         schema = _make_schema(("begin", "end", "thread", "call"), np.int32)
@@ -317,9 +320,9 @@ class EventReader(Struct, dict=True):
         schema: Mapping[str, type[np.integer]],
         make: Callable[[str, Columns], Columns],
     ) -> dict[str, np.ndarray]:
-        """Return the columns of events of several layouts together, sorted by the first column. fields: of
-        each layout. make: returns the columns of the schema, given a layout and some of its events from
-        :meth:`read_begins`.
+        """Return columns of events from several layouts together, sorted by the first column.
+        fields: layout -> fields. make: function that returns the columns of the schema for a layout
+        and some of its events from :meth:`read_begins`.
         """
         count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
         pieces = (
@@ -332,8 +335,8 @@ class EventReader(Struct, dict=True):
     def read_windows(
         self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
     ) -> Iterator[tuple[int, pl.DataFrame]]:
-        """Yield the result of :meth:`read_begins` one window of the trace at a time: the time before which
-        all its events begin (ns), and the frame.
+        """Yield the result of :meth:`read_begins` for one window of the trace at a time, as (time
+        before which all its events begin in ns, frame).
         """
         runs = self._index.get((RANGE, layout, unit), [])
         bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
@@ -348,15 +351,17 @@ class EventReader(Struct, dict=True):
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
-        """Return the end of the last event of a layout on each thread (ns), -1 in a unit without any."""
+        """Return the end of the last event of a layout on each thread (ns); -1 for threads without
+        any.
+        """
         last = np.full(len(self.rows.units), -1)
         for ranges in self._read(RANGE, layout, unit):
             np.maximum.at(last, ranges.column("row"), ranges.until)
         return last
 
     def find_hull(self) -> tuple[int, int]:
-        """Return the begin of the first event of all units, and the end of the last one (ns); the begin and
-        the end of the trace without any.
+        """Return the start of the first event of all units and the end of the last one (ns).
+        Without events, return the start and end of the trace.
         """
         first, last = self.duration, self.begin
         counted = [key for key in self._index if key[0] == RANGE and key[2] not in (None, NO_UNIT)]
@@ -368,16 +373,17 @@ class EventReader(Struct, dict=True):
         return (first, last) if first <= last else (self.begin, self.duration)
 
     def _make_begins(self, ranges: RangeSlice, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the columns that :meth:`read_begins` has of some ranges."""
+        """Return the columns of :meth:`read_begins` for some ranges."""
         columns = {"begin": ranges.begin, "end": ranges.until, "thread": ranges.column("row")}
         for name in fields:
             columns[name] = ranges.column(name) if name == "domain" else ranges.find_field(name)
         return columns
 
     def read_stacks(self, unit: int) -> tuple[pl.DataFrame, pl.Series]:
-        """Return the whole stacks of calls and samples of a unit of threads: `begin`, `end` (trace time, ns),
-        `thread`, `layout` (index into `STACK_LAYOUTS`), `text` (index into the texts); and the texts, each
-        with the outermost function first.
+        """Return the call stacks of a unit's calls and samples, and their texts.
+
+        Columns: `begin`, `end` (trace time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`),
+        `text` (index into the texts). Texts have the outermost function first.
         """
         frames, texts = [pl.DataFrame(schema=STACK_COLUMNS)], [pl.Series("text", [], pl.String)]
         for file in self.stacks:
@@ -405,9 +411,10 @@ class EventReader(Struct, dict=True):
         return pl.concat(frames), pl.concat(texts)
 
     def read_replays(self, unit: int) -> pl.DataFrame:
-        """Return the replayed graph work of a unit with a known capture: `thread` and `begin`, the capturing
-        thread (`captor`), and the capture time (`captured`, ns; also before the beginning of a part of a
-        job).
+        """Return replayed graph work of a unit whose capture is known.
+
+        Columns: `thread` and `begin` of the work, the capturing thread (`captor`), and the capture
+        time (`captured`, ns), which may be before the start of a cut trace.
         """
         task, replays = self.rows.get_column("task"), [pl.DataFrame(schema=REPLAY_COLUMNS)]
         frames = [pl.DataFrame(schema=dict.fromkeys(("task", "node", *CAPTURED), pl.Int64))]
@@ -428,7 +435,7 @@ class EventReader(Struct, dict=True):
         return pl.concat(replays)
 
     def count_nodes(self, unit: int) -> int:
-        """Count the work of a unit that belongs to graph nodes."""
+        """Return the number of operations in a unit that belong to graph nodes."""
         count = 0
         for layout in OF_NODES:
             bit = 1 << [field.name for field in load_catalogue().layouts[layout].fields].index(
@@ -447,9 +454,11 @@ class EventReader(Struct, dict=True):
         names: Iterable[str] = LINE_COLUMNS,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return lines of some kinds, by the first of the requested columns: `sent` (send time), `sender`
-        (thread), `begin`, `thread`, `end` (of the event that the line leads to), `bytes`; for MPI messages
-        also SIDES_OF_MESSAGES. dtype: of threads.
+        """Return communication lines of some kinds, sorted by the first requested column.
+
+        Columns: `sent` (send time, ns), `sender` (thread), `begin`, `thread`, `end` (of the event
+        to which the line leads), `bytes`; for MPI messages also SIDES_OF_MESSAGES. dtype: of
+        threads.
         """
 
         def make_columns(lines: Slice) -> dict[str, np.ndarray]:
@@ -468,7 +477,7 @@ class EventReader(Struct, dict=True):
         return make_frame(self._join_pieces(pieces, count, _make_schema(names, dtype), unit))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
-        """Return the threads that lines of a kind connect: sender and receiver."""
+        """Return the pairs (sender, receiver) of threads that lines of a kind connect."""
         connected = set()
         for lines in self._read(LINE, kind, unit):
             pairs, _ = factorize_together(lines.column("sender"), lines.column("receiver"))
@@ -476,7 +485,7 @@ class EventReader(Struct, dict=True):
         return connected
 
     def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
-        """Return the samples of a layout, device by device."""
+        """Yield the samples of a layout, device by device."""
         by_device: dict[int, list[Slice]] = {}
         for samples in self._read(COUNTER, layout, unit):
             by_device.setdefault(self._find_thread(samples.run), []).append(samples)
@@ -501,8 +510,8 @@ class EventReader(Struct, dict=True):
         schema: Mapping[str, type[np.integer]],
         unit: int | None,
     ) -> dict[str, np.ndarray]:
-        """Join pieces, which may arrive one by one, into whole columns of these types, sorted by the first
-        one. count: maximum number of their rows.
+        """Join pieces, which may arrive one by one, into columns of these types, sorted by the
+        first one. count: maximum number of rows.
         """
         columns, filled = {name: np.empty(count, dtype) for name, dtype in schema.items()}, 0
         for piece in pieces:
@@ -530,7 +539,7 @@ class EventReader(Struct, dict=True):
                 yield found
 
     def _drop_damaged(self, rows: Slice) -> None:
-        """Drop damaged work, results derived from it, and lines that lead to it."""
+        """Drop damaged work, results computed from it, and lines that lead to it."""
         stream = rows.run.shape.stream
         if not self.damaged.height or stream not in SIDES_OF_WORK:
             return
@@ -543,7 +552,7 @@ class EventReader(Struct, dict=True):
             rows.keep(kept)
 
     def _find_damaged(self, begin: np.ndarray, end: np.ndarray, thread: np.ndarray) -> np.ndarray:
-        """Return the places of damaged work among ranges, and of results derived from it."""
+        """Return the indices of damaged work among ranges, and of results computed from it."""
         rows = np.flatnonzero(np.isin(end, self.damaged["end"].to_numpy()))
         near = pl.DataFrame(
             {
@@ -561,25 +570,25 @@ class EventReader(Struct, dict=True):
         return found["row"].to_numpy()
 
     def _find_thread(self, run: Run) -> int:
-        """Return the thread of all records of a run."""
+        """Return the thread of a run whose records are all on one thread."""
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _list_units(self, run: Run) -> list[int]:
-        """Return the units of the threads in a run."""
+        """Return the units that the threads of a run belong to."""
         if run.object >= 0:
             return [int(self.rows.units[self._find_thread(run)])]
         return self._units_of_tasks[run.task]
 
     @cached_property
     def _units_of_tasks(self) -> list[list[int]]:
-        """The units of the threads of each task."""
+        """The units of each task's threads."""
         objects = self.ids.objects
         tables = map(objects.get_table, range(objects.tasks))
         return [np.unique(self.rows.units[threads]).tolist() for threads in tables]
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
-        """Stream, name and unit (None: any) -> the runs that have any such."""
+        """Map from (stream, name, unit) to runs; unit None means any unit."""
         index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
             for unit in (None, *self._list_units(run)):
@@ -594,23 +603,25 @@ def _mask_calls(columns: Columns, values: Sequence[int]) -> np.ndarray:
 def _make_schema(
     names: Iterable[str], dtype: type[np.signedinteger]
 ) -> dict[str, type[np.signedinteger]]:
-    """Return the types of columns: threads and fields have this one."""
+    """Return column -> type. Threads and fields have the type `dtype`."""
     return {name: TIMES.get(name, dtype) for name in names}
 
 
 def _list_stored(layout: str, fields: Sequence[str]) -> list[str]:
-    """Return the columns that store some fields."""
+    """Return the columns in which fields are stored."""
     known = load_catalogue().layouts[layout].by_name
     return [CALLERS if name in known and known[name].level else name for name in fields]
 
 
 def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
-    """Convert columns to a frame, taking them over one by one to save memory."""
+    """Convert columns to a frame. The dictionary is emptied column by column to save memory."""
     return pl.DataFrame([pl.Series(name, columns.pop(name)) for name in [*columns]])
 
 
 def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
-    """Return times and numbers of samples, as in :class:`Samples`, named by the places of their metrics."""
+    """Return times and numbers of samples as in :class:`Samples`; columns are named by the index of
+    the metric.
+    """
     names = {str(metrics.index(one)): one.precision for one in samples.run.shape.metrics}
     frame = samples.make_frame([*names])
     columns = {"time": frame["time"].to_numpy()}
@@ -623,5 +634,5 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
 
 @lru_cache(maxsize=2)
 def load_event_reader(path: Path) -> EventReader:
-    """Return the reader that was saved; the last two are cached."""
+    """Load a saved reader. The last two are cached."""
     return load_object(path)

@@ -1,9 +1,9 @@
-"""Move overlapping ranges of one row to lanes, which are rows of their own.
+"""Move overlapping ranges of one row to lanes, which are additional rows.
 
-Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would hide
-both. Kernels of one stream overlap if a graph's branches are traced node by node, or if a launch may begin
-before its predecessor ends; NVTX start/end ranges may overlap on any thread. Each such range goes to the
-first lane of its row that is free when it begins; lane 0 is the row itself.
+Paraver shows one value of a type at a time on a row: the first end of two overlapping kernels would
+hide both. Kernels of one stream overlap if branches of a graph are traced node by node, or if a
+kernel may start before its predecessor ends. NVTX start/end ranges may overlap on any thread. Each
+such range goes to the first lane of its row that is free when it starts; lane 0 is the row itself.
 
 Nested ranges, such as NVTX ranges on the GPU, share a lane if none of them crosses another.
 """
@@ -51,8 +51,8 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 def separate_overlaps(
     results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
 ) -> None:
-    """Move overlapping rows of the results to lanes; the runs' files are changed in place. run_tasks: maps
-    over tasks of this many rows.
+    """Move overlapping rows of the results to lanes. Files of runs are changed in place. run_tasks:
+    runs a function on tasks of this many rows.
     """
     grouped = list_overlap_groups()
     tasks: dict[int, list[TaskResult]] = defaultdict(list)
@@ -75,7 +75,9 @@ def separate_overlaps(
 
 
 class _AddedLanes(Struct):
-    """Objects that moving rows adds to a result, and the number of rows without a free lane."""
+    """Objects that were added to a result for lanes, and the number of rows that found no free
+    lane.
+    """
 
     #: Number of the result's task.
     task: int
@@ -87,7 +89,7 @@ class _AddedLanes(Struct):
 
 @cache
 def list_overlap_groups() -> dict[str, str]:
-    """Return layout -> its group: layouts of one group share lanes."""
+    """Return layout -> group. The layouts of one group share lanes."""
     return {
         layout: kind.overlap_group
         for kind in all_kinds()
@@ -97,7 +99,7 @@ def list_overlap_groups() -> dict[str, str]:
 
 
 def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLanes]:
-    """Move the overlapping rows of all results of one report to lanes."""
+    """Move overlapping rows in all results of one report to lanes."""
     groups = list_overlap_groups()
     runs = [
         (result, item)
@@ -131,8 +133,8 @@ def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLan
 def _read_pieces(
     runs: list[tuple[TaskResult, Run]], object_numbers: dict[int, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the report's begins in time order, in pieces: run index, row in the run, object, begin,
-    end; by object, outer first.
+    """Yield the report's ranges sorted by time, in pieces: run index, row in the run, object,
+    begin, end; sorted by object, outer ranges first.
     """
     # All are of one report, in its own time.
     own, clocks = [run for _, run in runs], defaultdict(ClockMap)
@@ -163,9 +165,10 @@ def _read_pieces(
 def assign_first_free_lanes(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
-    """Return the lane of each row, and how many rows found all lanes taken. Rows are sorted by
-    object, then begin. lane_ends: object -> the end of the last row of each lane, kept from piece
-    to piece.
+    """Return the lane of each row, and the number of rows for which all lanes were taken.
+
+    Rows are sorted by object, then start. lane_ends: object -> end of the last row in each lane,
+    kept between pieces.
     """
     lanes = np.zeros(len(object_), np.int64)
     crowded = 0
@@ -188,7 +191,7 @@ def assign_first_free_lanes(
 
 
 def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
-    """Assign the first free lane to every row; return the number of rows without one."""
+    """Assign the first free lane to each row; return the number of rows without one."""
     left = np.arange(len(begin))
     lane = 0
     while len(left) and lane < MOST_LANES:
@@ -205,11 +208,12 @@ def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.n
 
 
 def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
-    """Return a mask of the rows for one lane: the first that begins while it is free, then always the first
-    to begin after the previous one's end. free: time from which the lane is free (ns).
+    """Return a mask of the rows for one lane: the first row that starts when the lane is free, then
+    repeatedly the first row that starts after the end of the previous one. free: time from which
+    the lane is free (ns).
 
-    The successor of each row is known at once; the rows on the chain are then found by doubling the steps,
-    without a loop over rows.
+    The successor of each row is computed first. The rows of the chain are then found by doubling
+    the steps, without a loop over rows.
     """
     count = len(begin)
     following = np.append(np.searchsorted(begin, end, "left"), count)
@@ -227,8 +231,8 @@ def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndar
 def _move_rows(
     result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
 ) -> _AddedLanes | None:
-    """Put a result's rows in other lanes on their new objects, and the lines that lead to them. Returns
-    None if it has no such rows. moved: rows and their lanes, in pieces.
+    """Move rows of a result to their lanes, with the lines that lead to them. Return None if the
+    result has no such rows. moved: run -> (rows, lanes) in pieces.
     """
     known = {*result.runs}
     own = [run for run in moved if run in known]
@@ -259,8 +263,8 @@ def _redirect_lines(
 ) -> None:
     """Move the ends of lines to the new objects of moved rows.
 
-    A line identifies its row by object, begin and end. Of rows equal in all three, lane 0 keeps one and the
-    lines are distributed in order.
+    A line identifies its row by object, start and end. If several rows are equal in these, lane 0
+    keeps one, and the lines are distributed in order.
     """
     runs = [run for run in result.runs if run.shape.stream == LINE]
     lines = [read_run(run, "receiver", "receive", "until") for run in runs]
@@ -288,8 +292,8 @@ def _redirect_lines(
 def assign_nesting_lanes(
     object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Return the lane of each range on its object, 0 for the object itself, and how many found no
-    lane on which they nest.
+    """Return the lane of each range (0 for the object itself), and the number of ranges that nest
+    in no lane.
     """
     layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     if not len(begin):
@@ -306,14 +310,14 @@ def assign_nesting_lanes(
 
 
 def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each group by begin, the longer first."""
+    """Return the rows of each group, sorted by start, longer rows first."""
     _, codes = factorize_together(*keys)
     order = order_ranges(begin, end, codes)
     return np.split(order, find_edges(codes[order])[1:-1])
 
 
 def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that begin within an earlier one and end after it."""
+    """Return a mask of the rows that start within an earlier row and end after it."""
     order = np.argsort(end, kind="stable")
     ends = end[order]
     first, last = (np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left"))
@@ -328,8 +332,8 @@ def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
-    """Fill in layers of an owner's rows, within which all nest; return how many rows are left over
-    in the last layer.
+    """Set the layers of an owner's rows, so that the rows of each layer nest. Return the number of
+    rows that remain in the last layer without nesting.
     """
     for layer in range(MOST_LANES):
         layers[rows] = layer
@@ -340,8 +344,8 @@ def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers:
 
 
 def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return the number of each row's stretch: the rows of equal keys between two moments that none of them
-    covers.
+    """Return the number of each row's stretch. A stretch consists of rows with equal keys between
+    two times that no row covers.
     """
     _, codes = factorize_together(*keys)
     order = np.lexsort((begin, codes))
@@ -359,7 +363,9 @@ def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np
 def _assign_nested_lanes(
     rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
 ) -> int:
-    """Fill in the lanes of an object's rows, stretch by stretch; return the number of rows without one."""
+    """Set the lanes of an object's rows, stretch by stretch. Return the number of rows without a
+    lane.
+    """
     _, unit = np.unique(stretch[rows], return_inverse=True)
     unit = unit.reshape(-1)
     for lane in range(MOST_LANES):
@@ -382,8 +388,8 @@ def _assign_free_lanes(
     lanes: np.ndarray,
     free: int,
 ) -> int:
-    """Fill in lanes from `free` on, on which no stretch overlaps another; return the number of rows without
-    one.
+    """Set lanes from `free` on so that no stretches overlap in a lane. Return the number of rows
+    without a lane.
     """
     numbers, unit = np.unique(unit, return_inverse=True)
     unit = unit.reshape(-1)

@@ -1,11 +1,11 @@
-"""Store ranges of a layout as columns in a file, by begin, the longer first; and keep an index in memory, by
-which the ranges that end in a window of time are found with little reading.
+"""Store the ranges of a layout as columns in a file, sorted by start, longer ranges first. Keep an
+index in memory to find the ranges that end in a time window with little reading.
 
-The columns are `begin`, `end` (local ns, OPEN if the report does not close a range), `row` (index of an
-object), and, if a layout or its ranges have them: `domain`, CALLERS, `order` (like `end`, for ranges that
-begin together: the one with the later value is the outer one), `origin` (for merged ranges: the piece they
-are from), and the fields of the layout. A field is null if a range does not have it, or if it is unknown; it
-is then stored as 0.
+The columns are `begin`, `end` (local ns; OPEN if the report does not close a range), `row` (index
+of an object), and, if a layout or its ranges have them: `domain`; CALLERS; `order` (of ranges with
+the same start, the one with the larger value is the outer one); `origin` (for merged ranges, the
+original piece); and the fields of the layout. A field is null if a range does not have it, or if it
+is unknown; it is then stored as 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 
 
 class RangeIndex(Packed, frozen=True):
-    """An index of the ranges of one layout."""
+    """Index of the ranges of one layout by their ends."""
 
     #: Bits of the fields that are written of all of them, and of those that are written of some.
     always: int
@@ -45,12 +45,14 @@ class RangeIndex(Packed, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True if any range lasts to the end of the trace."""
+        """Return True if a range lasts to the end of the trace."""
         return bool(self.opened.any() or (self.closings[0] == OPEN).any())
 
 
 def skips_zero(layout: Layout, bit: int, field: Field) -> bool:
-    """True if 0 is not written: numbers are 0 between consecutive ranges anyway."""
+    """Return True if 0 is not written in a field, because numbers are 0 between consecutive ranges
+    anyway.
+    """
     follows = not (layout.nests or layout.is_state)
     return bool(bit) and follows and field.values is None and not field.optional
 
@@ -63,8 +65,9 @@ def write_ranges(
     block_rows: int,
     closings: np.ndarray | None = None,
 ) -> tuple[dict[str, StoredColumn], RangeIndex]:
-    """Append ranges, by (begin, -end), to a file. columns: int64, ABSENT for missing or unknown fields. mask:
-    bits of the fields to keep. block_rows: rows of a block. closings: of states, if known.
+    """Append ranges to a file and return their index. columns: int64, sorted by (begin, -end),
+    ABSENT for missing or unknown fields. mask: bits of the fields to keep. block_rows: rows per
+    block. closings: of states, if known.
     """
     stored, always, some = {}, 0, 0
     for name in TIME_COLUMNS:
@@ -104,7 +107,7 @@ def write_ranges(
 def index_ends(
     begin: np.ndarray, end: np.ndarray, block_rows: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `ends`, `opened` and `late` of a :class:`RangeIndex`."""
+    """Return `ends`, `opened` and `late` for a :class:`RangeIndex`."""
     starts = np.arange(0, len(begin), block_rows)
     is_open = end == OPEN
     has_open = bool(is_open.any())
@@ -123,8 +126,8 @@ def index_ends(
 
 
 def find_blocks_of_ends(index: RangeIndex, first: int, last: int | None) -> np.ndarray:
-    """Return a mask of the blocks with the ranges that end at first <= time < last (local ns, None: without a
-    limit), and perhaps others.
+    """Return a mask of the blocks that contain all ranges with first <= end < last (local ns; None:
+    no limit). Other blocks may be included.
     """
     found = index.ends[1] >= first
     if last is None:

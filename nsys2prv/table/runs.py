@@ -1,5 +1,6 @@
-"""Runs: rows of one shape as columns in spill files (:mod:`stored_columns`), ascending by time: ranges,
-lines, samples, states of rows. A time window of the trace is a slice of every run.
+"""Define runs: rows of one shape as columns in spill files (:mod:`stored_columns`), sorted by time.
+Shapes are ranges, lines, samples, and states of rows. A time window of the trace is a slice of
+every run.
 """
 
 from __future__ import annotations
@@ -95,15 +96,15 @@ RowSpan = tuple[int, int]
 
 @lru_cache(REMEMBERED_SHAPES)
 def find_present_fields(layout: str, field_mask: int) -> dict[str, Field]:
-    """Return the fields of a layout with their bit set, by name."""
+    """Return name -> field for the fields of a layout with their bits set."""
     fields = load_catalogue().layouts[layout].fields
     return {field.name: field for bit, field in enumerate(fields) if field_mask >> bit & 1}
 
 
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
-    """Return the content of a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS or the name of a name set.
-    Raise KeyError for a column that is not declared.
+    """Return the role of a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS, or the name of a name
+    set. Raise KeyError for an unknown column.
     """
     if column in COLUMNS[stream]:
         return COLUMNS[stream][column]
@@ -115,8 +116,9 @@ def find_role(stream: str, kind: str, column: str) -> str:
 
 
 class Shape(Struct, frozen=True):
-    """The contents of a run: ranges of a layout, lines of a kind, samples of a layout's metrics, or
-    states."""
+    """Content of a run: ranges of a layout, lines of a kind, samples of a layout's metrics, or
+    states.
+    """
 
     #: RANGE, LINE, COUNTER or STATE.
     stream: str
@@ -132,12 +134,12 @@ class Shape(Struct, frozen=True):
 
 @lru_cache(REMEMBERED_SHAPES)
 def get_shape(*fields: Any) -> Shape:
-    """Return the shape, one object for all that are equal."""
+    """Return the shape with these fields. Equal shapes are one object."""
     return Shape(*fields)
 
 
 class Run(Packed, frozen=True, eq=False):
-    """Rows in a spill file, ascending by time (local ns of `report`). Equal to itself alone."""
+    """Rows in a spill file, sorted by time (local ns of `report`). A run is equal only to itself."""
 
     #: What they are.
     shape: Shape
@@ -172,12 +174,12 @@ class Run(Packed, frozen=True, eq=False):
 
     @property
     def count(self) -> int:
-        """Return the number of rows or of sampled numbers."""
+        """Return the number of rows, or of sampled numbers."""
         return self.values if self.shape.stream == COUNTER else self.rows
 
     def find_blocks(self, first: int, last: int | None) -> np.ndarray:
-        """Return a mask of the blocks of rows with times in first <= time < last (local ns; None: without an
-        upper limit).
+        """Return a mask of the blocks that contain rows with first <= time < last (local ns; None:
+        no upper limit).
         """
         found = np.zeros(len(self.samples), bool)
         if first <= self.last_time:
@@ -186,14 +188,14 @@ class Run(Packed, frozen=True, eq=False):
         return found
 
     def find_spans(self, blocks: np.ndarray) -> list[RowSpan]:
-        """Return the rows of blocks, as spans. blocks: a mask."""
+        """Return the rows of some blocks as spans. blocks: a mask."""
         edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False)) * BLOCK_ROWS
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
 
 
 def find_spill_file(folder: Path) -> Path:
-    """Return the file in a folder that only this thread of this process appends to. To make a file for
-    each task would take longer than to store the records of a small one.
+    """Return the file in a folder that only this thread of this process appends to. Creating a file
+    per task would take longer than storing the records of a small task.
     """
     if getattr(_OWN, "process", None) != os.getpid():
         _OWN.process, _OWN.name = os.getpid(), f"runs-{uuid4().hex}.bin"
@@ -201,8 +203,8 @@ def find_spill_file(folder: Path) -> Path:
 
 
 class SpillWriter(FrameWriter):
-    """Appends runs, and frames, to one spill file. field_masks: layout -> bits of the fields to keep, kind of
-    lines -> 0 to keep none; missing keys keep everything.
+    """Appends runs and frames to one spill file. field_masks: layout -> bits of the fields to keep;
+    kind of lines -> 0 to keep none. Without an entry, everything is kept.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class SpillWriter(FrameWriter):
         self.report, self.task, self.field_masks = report, task, field_masks
 
     def append(self, shape: Shape, columns: Columns) -> Run:
-        """Store lines, samples (or ABSENT) or states, by time."""
+        """Store lines, samples (or ABSENT) or states, sorted by time."""
         stored, values = {}, 0
         for name, column in columns.items():
             role, valid = find_role(shape.stream, shape.name, name), None
@@ -230,7 +232,7 @@ class SpillWriter(FrameWriter):
     def append_ranges(
         self, layout: Layout, columns: Columns, closings: np.ndarray | None = None
     ) -> Run:
-        """Store ranges of a layout, by (begin, -end), for :func:`write_ranges`."""
+        """Store ranges of a layout, sorted by (begin, -end), as :func:`write_ranges` does."""
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
         stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
@@ -260,7 +262,7 @@ class SpillWriter(FrameWriter):
 
 
 class SpillReader(Closable):
-    """Reads rows of runs from their files, with a bounded number of open files."""
+    """Reads rows of runs from their files, and keeps a limited number of files open."""
 
     def __init__(self) -> None:
         self._files: dict[Path, FileIO] = {}
@@ -268,8 +270,8 @@ class SpillReader(Closable):
     def read(
         self, run: Run, spans: Sequence[RowSpan] | None = None, names: Sequence[str] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return columns of the rows in some spans (None: all) as stored, and masks of the rows with a value,
-        for columns with missing values. names: None for all.
+        """Return columns of the rows in some spans (None: all) as stored, and masks of the rows
+        with a value for columns in which values are missing. names: of the columns, None for all.
         """
         file = self._open_file(run.path)
         spans = [(0, run.rows)] if spans is None else spans
@@ -288,7 +290,7 @@ class SpillReader(Closable):
         return values, valid
 
     def read_local(self, run: Run, spans: Sequence[RowSpan] | None = None) -> dict[str, np.ndarray]:
-        """Return all columns of rows, int64, ABSENT if there is no value, as writers take them."""
+        """Return all columns of rows as int64 for writers, with ABSENT for missing values."""
         values, valid = self.read(run, spans)
         columns = {name: column.astype(np.int64) for name, column in values.items()}
         for name, mask in valid.items():
@@ -319,13 +321,13 @@ class SpillReader(Closable):
 
 
 def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
-    """Return columns of a run as stored, or all columns if none is named."""
+    """Return columns of a run as stored; all columns if none is named."""
     with SpillReader() as reader:
         return reader.read(run, names=names or None)[0]
 
 
 def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
-    """Replace the values of a column that all rows have."""
+    """Replace the values of a column that every row has."""
     column = run.columns[name]
     with run.path.open("r+b") as file:
         file.seek(column.values)

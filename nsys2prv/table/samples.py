@@ -1,7 +1,9 @@
-"""Correct samples and ranges of reports, counting corrections in the account, and read the samples of a
-window. Unsampled time is marked, fractions get one scale on all ranks, open ranges are closed, events of the
-profiler are clipped to the time of the program, devices sampled by several reports are kept once, and samples
-of one time are merged.
+"""Correct samples and ranges of reports, counting corrections in the account, and read the samples
+of a window.
+
+Corrections: unsampled time is marked; fractions get the same scale on all ranks; open ranges are
+closed; profiler events are clipped to the time of the program; devices sampled by several reports
+are kept once; samples with the same time are merged.
 """
 
 from __future__ import annotations
@@ -57,10 +59,11 @@ def mark_unsampled(
     folder: Path,
     clocks: Sequence[ClockMap],
 ) -> None:
-    """Add zeros for the GPUs to the first results with their samples. They are stored in this folder and
-    counted in the accounts.
+    """Add zeros to samples of GPUs for times without sampling.
 
-    spans: of the events of each report, local ns. clocks: from each report's time to a common time.
+    They are stored in this folder, added to the first result with samples of the GPU, and counted
+    in the account. spans: report -> time span of its events (local ns). clocks: from each report's
+    time to a common time.
     """
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     for number, ((report, _), held) in enumerate(_group_by_gpu(results).items()):
@@ -74,7 +77,7 @@ def mark_unsampled(
 def _group_by_gpu(
     results: Sequence[TaskResult],
 ) -> dict[tuple[int, ObjectKey], list[tuple[Run, TaskResult]]]:
-    """Return the sample runs of each GPU of a report, with their results."""
+    """Return (report, GPU) -> the runs with its samples, and their results."""
     held: dict[tuple[int, ObjectKey], list[tuple[Run, TaskResult]]] = defaultdict(list)
     for result in results:
         for run in result.runs:
@@ -86,12 +89,12 @@ def _group_by_gpu(
 def list_partly_sampled(
     results: Sequence[TaskResult], clocks: Sequence[ClockMap], duration: int
 ) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
-    """Yield the GPUs whose metrics are missing more than a few periods at the beginning or the end of the
-    time in which their report has GPU work or other GPUs' metrics: their sampling started late or stopped
-    early. Yield report, GPU, and begin and end of its metrics (ns of the trace), None if nothing is missing
-    there.
+    """Yield the GPUs whose sampling started late or stopped early.
 
-    clocks: from each report's time to trace time. duration: of the trace.
+    Their metrics are missing for more than a few periods at the start or end of the time in which
+    their report has GPU work, or metrics of other GPUs. Yield report, GPU, and start and end of its
+    metrics (ns of the trace), None if nothing is missing there. clocks: from each report's time to
+    trace time. duration: of the trace (ns).
     """
     layouts = {name for kind in all_kinds() if kind.gpu_work for name in kind.layouts}
     work: dict[int, list[Run]] = defaultdict(list)
@@ -115,7 +118,7 @@ def list_partly_sampled(
 
 
 def _add_zeros(result: TaskResult, runs: Sequence[Run], times: np.ndarray, path: Path) -> None:
-    """Add a run of zeros for the metrics of all these runs, the first of which is in the result."""
+    """Add a run of zeros for the metrics in all these runs. The first run belongs to the result."""
     first = runs[0]
     metrics = sorted({metric for run in runs for metric in run.shape.metrics})
     with SpillWriter(path, first.report, first.task) as writer:
@@ -128,14 +131,16 @@ def _add_zeros(result: TaskResult, runs: Sequence[Run], times: np.ndarray, path:
 
 
 def _find_kind(result: TaskResult, layout: str) -> str:
-    """Return the kind read there that owns the layout, or otherwise the one that also uses it."""
+    """Return the event kind that owns the layout in this result, otherwise the kind that also uses
+    it.
+    """
     kinds = [one for one in all_kinds() if layout in one.layouts and one.name in result.accounts]
     return min(kinds, key=lambda kind: kind.layouts.index(layout)).name
 
 
 def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.ndarray:
-    """Return the times when zeros are due in runs of one GPU, ascending by their first times (local ns).
-    begin: of the job, on the shared clock.
+    """Return the times at which zeros are needed in the runs of one GPU, which are sorted by first
+    time (local ns). begin: start of the job on the shared clock.
     """
     of_runs = [read_run(run, "time")["time"] for run in runs]
     times = np.concatenate(of_runs)
@@ -154,14 +159,14 @@ def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.nda
 
 
 def _find_period(times: np.ndarray) -> int:
-    """Return the usual time (ns) from sample to sample, or 0. If two sets of metrics take turns, it is the
-    longer one.
+    """Return the usual time between samples (ns), or 0. If two sets of metrics alternate, return
+    the longer time.
     """
     return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
 
 
 class _ValueStatistics(Struct):
-    """Statistics of the values met under one name."""
+    """Statistics of the values with one name."""
 
     #: Greatest finite value.
     greatest: float = 0.0
@@ -171,7 +176,7 @@ class _ValueStatistics(Struct):
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Take further values into account."""
+        """Include further values."""
         values = np.unique(values[np.isfinite(values) & (values > 0)])
         if not len(values):
             return
@@ -183,7 +188,7 @@ class _ValueStatistics(Struct):
             self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
 
     def choose_scale(self) -> int:
-        """Return the number of decimals in its integers."""
+        """Return the number of decimals for the integers."""
         wanted = self.single if self.single >= 0 else self.decimals
         if not self.greatest:
             return wanted
@@ -194,7 +199,7 @@ class _ValueStatistics(Struct):
 
 
 def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
-    """Convert fractions in the results to integers, stored in this folder; return warnings of
+    """Convert fractions in the results to integers, stored in this folder. Return warnings about
     fractions that became 0.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
@@ -226,8 +231,8 @@ def _scale_run(
     writer: SpillWriter,
     lost: Counter[str],
 ) -> Run:
-    """Return a run of the result with its fractions as integers. scales: decimals by layout and name; lost:
-    counts values that become 0 by name.
+    """Return a run with its fractions as integers. scales: (layout, name) -> decimals. lost: counts
+    values that become 0, by name.
     """
     name, scaled, repaired = run.shape.name, {}, Counter()
     time, numbers = _read_samples(run)
@@ -254,7 +259,7 @@ def _has_fractions(run: Run) -> bool:
 
 
 def _read_samples(run: Run) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
-    """Return times and numbers of samples, or ABSENT."""
+    """Return times and metric -> values of samples, or ABSENT."""
     with SpillReader() as reader:
         columns = reader.read_local(run)
     metrics = enumerate(run.shape.metrics)
@@ -262,8 +267,8 @@ def _read_samples(run: Run) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
 
 
 def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
-    """Return the most decimals that the shortest decimal forms of the numbers have; MOST_DECIMALS if more
-    than that.
+    """Return the largest number of decimals in the shortest decimal forms of the values;
+    MOST_DECIMALS if there are more.
     """
     for decimals, power in enumerate(_POWERS):
         with np.errstate(over="ignore"):
@@ -277,8 +282,8 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
 
 
 def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> None:
-    """End open ranges and lasting states with their report. lasts: last time (local ns) of the reports whose
-    processes are captured again later.
+    """End open ranges and lasting states at the end of their report. lasts: last time (local ns) of
+    reports whose processes are captured again later.
     """
     for result in results:
         if result.report in lasts:
@@ -306,7 +311,9 @@ def _close_run(run: Run, last: int) -> Run:
 def clip_profiler_events(
     results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
 ) -> None:
-    """Clip rows of kinds that do not extend the trace to the spans (local ns) of all other rows."""
+    """Clip rows of kinds that do not extend the trace to the time span of all other rows. spans: by
+    report, local ns.
+    """
     kinds = {
         layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
     }
@@ -349,8 +356,8 @@ def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, fo
 def _clip_ranges(
     columns: dict[str, np.ndarray], span: Span, has_duration: bool
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Clip ranges to the span (ns) and drop those outside it, or move points outside the span to its begin or
-    end; return also the number of changed ones.
+    """Clip ranges to a span (ns), and drop those outside it. Move points outside the span to its
+    start or end. Return also the number of changed rows.
     """
     first, last = span
     if has_duration:
@@ -367,11 +374,11 @@ def deduplicate_device_samples(
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> list[Note]:
-    """Remove from the results any samples that an earlier report has for the same device, layout and time;
-    they are counted in the results. Return a note on the removed samples.
+    """Remove samples that an earlier report also has, for the same device, layout and time. They
+    are counted in the results. Return a note about them.
 
-    rows: (report, object key) -> thread of the trace, the same for one device in several reports. clocks:
-    from each report's time to a common time. Reports are in rank order.
+    rows: (report, object key) -> thread of the trace, which is equal for one device in several
+    reports. clocks: from each report's time to a common time. Reports are in rank order.
     """
     own = {layout for kind in all_kinds() if not kind.device_wide for layout in kind.layouts}
     # Thread and layout -> report -> its runs, with the results that hold them.
@@ -405,11 +412,11 @@ def deduplicate_device_samples(
 def read_samples(
     samples: Sequence[Slice], numbers: Mapping[tuple[str, str], int]
 ) -> tuple[list[pl.DataFrame], Counter[str]]:
-    """Return the samples of a window, one instant of a row for each of its times, in frames in which every
-    instant has all their types: time, row, and a column for each event type, named after it, in their order.
-    Return also, by layout, how many numbers were dropped for a greater one of the same time.
+    """Return the samples of a window as frames, and layout -> number of values dropped because a
+    larger value has the same time.
 
-    numbers: the type of each sampled number, by layout and label.
+    Frames have the columns time, row, and one per event type, named after it and sorted. Within a
+    frame, every row has all types. numbers: (layout, label) -> event type.
     """
     frames = []
     for one in samples:
@@ -427,10 +434,10 @@ def read_samples(
 
 
 def join_samples(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Return the frames themselves, or frames with the instants of equal time and row merged; of two numbers
-    of one type the greater is kept.
+    """Return frames in which rows with the same time and row are merged; of two values of one type,
+    the larger is kept. If there are none, return the frames themselves.
 
-    A time that occurs once stays in its place, so samples in order cost only a check.
+    Times that occur once keep their place, so sorted samples need only a check.
     """
     if not frames:
         return frames
@@ -463,7 +470,7 @@ def _count_samples(frames: Sequence[pl.DataFrame]) -> Counter[str]:
 
 
 def _split_at_holes(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the frame cut into frames in which every instant has all types."""
+    """Split a frame so that within each part every row has all types."""
     time, row, *numbers = frame.get_columns()
     if not any(one.has_nulls() for one in numbers):
         yield frame

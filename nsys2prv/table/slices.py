@@ -1,5 +1,5 @@
-"""Represent slices of runs: some rows of a run, in trace time and with the trace's own numbers; and the
-translation of local times and indices to these (:class:`GlobalIds`).
+"""Represent slices of runs: some rows of a run, in trace time and with the numbers of the trace.
+:class:`GlobalIds` translates local times and indices.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ SHORT = 4
 
 
 def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.ndarray:
-    """Return trace times (ns) at which ranges begin, by their local times.
+    """Return the trace times (ns) at which ranges start. begin, end: local times.
 
-    A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
-    begins: it begins 1 ns earlier.
+    If a clock is slowed down, a range of 1 ns may become empty. It then starts 1 ns earlier.
     """
     times = to_trace_times(begin, clock, OPEN)
     if clock.slack:
@@ -55,8 +54,8 @@ def to_begin_times(begin: np.ndarray, end: np.ndarray, clock: ClockMap) -> np.nd
 
 
 def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarray:
-    """Translate local times to trace times (ns); OPEN times, such as the ends of ranges that last to the end
-    of the trace, become `opened`.
+    """Translate local times to trace times (ns). OPEN times (of ranges that last to the end of the
+    trace) become `opened`.
     """
     if core is not None:
         mapped, drift = np.empty(len(times), np.int64), float(clock.drift)
@@ -67,7 +66,7 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
 
 
 class IdTable(Struct):
-    """Local indices of every task -> global numbers: `table[start[task] + local]`."""
+    """Table from local indices of each task to global numbers: `table[start[task] + local]`."""
 
     #: Where the indices of each task begin, and how many it has.
     start: np.ndarray
@@ -77,8 +76,8 @@ class IdTable(Struct):
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
-        """Make the table of the global numbers of each task. An array that several tasks share is in it
-        once.
+        """Make the table from the global numbers of each task. An array that several tasks share is
+        stored once.
         """
         shared = {id(column): column for column in columns}
         length = np.array([len(column) for column in shared.values()], np.int64)
@@ -93,12 +92,12 @@ class IdTable(Struct):
         return len(self.start)
 
     def get_table(self, task: int) -> np.ndarray:
-        """Return the table from local indices of a task to global numbers."""
+        """Return the table from a task's local indices to global numbers."""
         return self.table[self.start[task] :][: self.length[task]]
 
 
 class GlobalIds(Struct):
-    """Maps from local to global numbers, for all runs of a job."""
+    """Maps local to global numbers, for all runs of a job."""
 
     #: Map of each report to trace time; the last is the identity, for runs in trace time.
     clocks: Sequence[ClockMap]
@@ -116,7 +115,9 @@ class GlobalIds(Struct):
     callers: np.ndarray
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
-        """Return the table from local to global numbers of a column, or None for plain numbers and times."""
+        """Return the table from local to global numbers for a column; None for plain numbers and
+        times.
+        """
         role = find_role(shape.stream, shape.name, column)
         tables = {OBJECTS: self.objects, DOMAINS: self.domains, CALLERS: self.stacks}
         return tables.get(role) or self.names.get(role)
@@ -124,12 +125,12 @@ class GlobalIds(Struct):
 
 @lru_cache(1)
 def load_global_ids(path: Path) -> GlobalIds:
-    """Return the global numbers saved to a file of this conversion."""
+    """Load the global numbers that this conversion saved to a file."""
     return load_object(path)
 
 
 class Slice:
-    """Rows of one run, ascending by time. Times are trace times, ns."""
+    """Rows of one run, sorted by time. Times are trace times (ns)."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
         self.run, self._ids, self._values, self._valid = run, ids, values, valid
@@ -140,19 +141,20 @@ class Slice:
         return len(self.times)
 
     def keep(self, rows: Places) -> None:
-        """Drop all other rows."""
+        """Keep only these rows."""
         self.times = self.times[rows]
         self._values = take_rows(self._values, rows)
         self._valid = take_rows(self._valid, rows)
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
-        """Keep the rows at first <= time < last."""
+        """Keep the rows with first <= time < last (ns)."""
         inside = (self.times >= first) & (True if last is None else self.times < last)
         self.keep(find_places(inside))
 
     def find(self, name: str, rows: Places = EVERY) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column of rows that have it, other than times, and the table into which its values are
-        indices: together they are :meth:`column`, without a copy. None: the values are not indices.
+        """Return a column of these rows, which must have it, and the table into which its values
+        are indices (None if they are not indices). Together they are :meth:`column`, without a
+        copy. Not for times.
         """
         lookup = self._ids.find_table(self.run.shape, name)
         values = self._values[name][rows]
@@ -160,19 +162,21 @@ class Slice:
         return values, lookup.get_table(self.run.task) if is_local else None
 
     def column(self, name: str, rows: Places = EVERY) -> np.ndarray:
-        """Return a column of rows that have it, in trace time (OPEN stays) or in the trace's numbers."""
+        """Return a column of these rows, which must have it, in trace time (OPEN remains) or with
+        the trace's numbers.
+        """
         if find_role(self.run.shape.stream, self.run.shape.name, name) == TIMES:
             return to_trace_times(self._values[name][rows], self._clock, OPEN)
         values, table = self.find(name, rows)
         return values if table is None else table[values]
 
     def find_begins(self, begin: str, end: str) -> np.ndarray:
-        """Return the times (ns) at which ranges between these columns begin."""
+        """Return the start times (ns) of ranges between these two columns."""
         return to_begin_times(self._values[begin], self._values[end], self._clock)
 
     def make_columns(self, is_local: bool = False) -> dict[str, np.ndarray]:
-        """Return all columns in trace time for writers: int64, or ABSENT. is_local: with the task's numbers
-        of objects, domains and names instead of the trace's.
+        """Return all columns for writers, in trace time: int64, or ABSENT. is_local: with the
+        task's own numbers of objects, domains and names.
         """
         columns = {}
         for place, (name, values) in enumerate(self._values.items()):
@@ -187,7 +191,7 @@ class Slice:
         return columns
 
     def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
-        """Return samples: time, row, and a column named after each metric, or null."""
+        """Return samples as a frame: time, row, and a column per metric, with nulls."""
         columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
         for place, name in enumerate(metrics):
             numbers = pl.Series(name, self._values[str(place)].astype(np.int64))
@@ -201,7 +205,7 @@ class Slice:
 
 
 class RangeSlice(Slice):
-    """Ranges of one run, by (begin, -end)."""
+    """Ranges of one run, sorted by (begin, -end)."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
         super().__init__(run, ids, values, valid)
@@ -218,16 +222,16 @@ class RangeSlice(Slice):
 
     @property
     def begin(self) -> np.ndarray:
-        """Their begins."""
+        """Start times of the ranges (trace ns)."""
         return self.times
 
     def keep(self, rows: Places) -> None:
-        """Drop all other rows."""
+        """Keep only these rows."""
         super().keep(rows)
         self.end, self.until = self.end[rows], self.until[rows]
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
-        """Keep the rows that begin at first <= time < last, or end there, if `ends`."""
+        """Keep the rows with first <= begin < last (ns) or, with `ends`, also those that end there."""
         at_begin = self.begin >= first
         at_end = self.until >= first if ends else np.zeros(len(self), bool)
         if last is not None:
@@ -247,7 +251,7 @@ class RangeSlice(Slice):
             self.at_end = places[np.argsort(self._values["origin"][places], kind="stable")]
 
     def find_field(self, name: str) -> np.ndarray:
-        """Return a field of all rows, ABSENT (int64) if missing or unknown."""
+        """Return a field of all rows as int64, ABSENT if missing or unknown."""
         level = self.layout.by_name[name].level
         if (CALLERS if level else name) not in self._values:
             return np.full(len(self), ABSENT)
@@ -257,15 +261,17 @@ class RangeSlice(Slice):
         return np.where(self._valid[name], column, ABSENT) if name in self._valid else column
 
     def count_callers(self) -> np.ndarray:
-        """Return the number of callers of rows, if any has some."""
+        """Return the number of callers of each row."""
         return np.count_nonzero(self._ids.callers != ABSENT, axis=1)[self.column(CALLERS)]
 
     def find_order(self) -> np.ndarray:
-        """Return times by which begins of one time are ordered: the outer ones have later ones."""
+        """Return times that determine the order of ranges with the same start: outer ranges have
+        later times.
+        """
         return self.column("order") if "order" in self._values else self.end
 
     def split(self, rows: Places = EVERY) -> Iterator[AlikeRanges]:
-        """Yield rows by the bits of their written fields, ascending."""
+        """Yield groups of rows with the same written fields, sorted by the bits of these fields."""
         index, bits = self.index, []
         places = np.arange(len(self))[rows]
         if not len(places):
@@ -290,7 +296,9 @@ class RangeSlice(Slice):
             yield AlikeRanges(self, index.always | some, own)
 
     def find_closings(self) -> np.ndarray:
-        """Return the times when rows lose a state, OPEN for the end of the trace, and these rows."""
+        """Return the times at which rows lose a state (OPEN for the end of the trace), and these
+        rows.
+        """
         times, objects = self.index.closings
         if self.run.task >= 0:
             objects = self._ids.objects.get_table(self.run.task)[objects]
@@ -301,7 +309,7 @@ class RangeSlice(Slice):
 
 
 class AlikeRanges(Struct, frozen=True):
-    """Ranges of a slice with the same written fields."""
+    """Ranges of a slice that have the same written fields."""
 
     ranges: RangeSlice
     #: Bits of these fields.
@@ -311,21 +319,23 @@ class AlikeRanges(Struct, frozen=True):
 
     @property
     def layout(self) -> Layout:
-        """Their layout."""
+        """The layout of the ranges."""
         return self.ranges.layout
 
     @property
     def begin(self) -> np.ndarray:
-        """Their begins."""
+        """Start times of the ranges (trace ns)."""
         return self.ranges.begin[self.rows]
 
     @property
     def until(self) -> np.ndarray:
-        """Their ends in this trace."""
+        """End times of the ranges in this trace (ns)."""
         return self.ranges.until[self.rows]
 
     def find_order(self) -> np.ndarray:
-        """Return the times by which begins are ordered, as :meth:`RangeSlice.find_order` does."""
+        """Return the times that determine the order of equal starts, as
+        :meth:`RangeSlice.find_order` does.
+        """
         return self.ranges.find_order()[self.rows]
 
     def find(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -333,14 +343,14 @@ class AlikeRanges(Struct, frozen=True):
         return self.ranges.find(name, self.rows)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column, or one of these fields, in the trace's numbers."""
+        """Return a column or a field with the trace's numbers."""
         field = self.layout.by_name.get(name)
         if field is not None and field.level:
             return self.ranges.find_field(name)[self.rows]
         return self.ranges.column(name, self.rows)
 
     def split_by_callers(self) -> Iterator[AlikeRanges]:
-        """Yield them by how many callers they have, without the bits of others."""
+        """Yield the ranges grouped by their number of callers. Bits of further callers are cleared."""
         if not self.mask & self.layout.callers_mask:
             yield self
             return
@@ -360,8 +370,8 @@ def read_slice(
     window: tuple[int, int | None] | None = None,
     ends: bool = True,
 ) -> Slice:
-    """Return the rows of a run in a window of the trace (first <= time < last, ns; None: all): ranges that
-    begin there or, if `ends`, end there. names: columns of ranges besides times and rows, None for all.
+    """Return the rows of a run that start in a window (first <= time < last, ns; None: all) or,
+    with `ends`, end in it. names: columns of ranges in addition to times and rows, None for all.
     """
     spans = None
     if window is not None:
@@ -390,7 +400,7 @@ def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowS
 def find_first_times(
     runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
 ) -> np.ndarray:
-    """Return the time of the first begin of a layout on each row of the trace, or OPEN."""
+    """Return the first start of a layout on each row of the trace (ns), or OPEN."""
     first = np.full(rows, OPEN)
     with SpillReader() as reader:
         for run in runs:
@@ -403,8 +413,8 @@ def find_first_times(
 def list_closings(
     slices: Iterable[RangeSlice],
 ) -> Iterator[tuple[RangeSlice, np.ndarray, np.ndarray]]:
-    """Yield the times when rows lose their states in a window, and these rows, each with a slice of their
-    layout. Each part of a table closes its objects; once is enough.
+    """Yield the times at which rows lose their states in a window, and these rows, each with a
+    slice of their layout. Every part of a table closes its objects, but each is yielded once.
     """
     by_layout: dict[str, list[RangeSlice]] = {}
     for ranges in slices:
@@ -417,7 +427,7 @@ def list_closings(
 
 
 def find_places(mask: np.ndarray) -> Places:
-    """Return the places of a mask, as a slice if they are consecutive."""
+    """Return the indices of the True values in a mask, as a slice if they are consecutive."""
     if mask.all():
         return EVERY
     rows = np.flatnonzero(mask)

@@ -1,5 +1,5 @@
-"""Represent results of tasks, and store their records: from the normal form to sorted runs on disk, with
-corrected times; and an account of all rows.
+"""Represent results of reading tasks, and store their records: from normal form to sorted runs on
+disk, with corrected times, and an account of all rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape
 
 
 class TaskResult(Struct):
-    """Result of a task."""
+    """Result of a reading task."""
 
     #: Number of the task.
     task: int
@@ -79,18 +79,18 @@ class TaskResult(Struct):
     whole: Any = None
 
     def add(self, kind: str, account: Account) -> None:
-        """Add to the account of a kind of event."""
+        """Add numbers to the account of an event kind."""
         self.accounts.setdefault(kind, Account()).add(account)
 
     def add_found(self, kind: str, account: Account) -> None:
-        """Add records without a row of their own to the account."""
+        """Add records that do not come from a row to the account."""
         account.synthesized[Reason.FROM_SEVERAL_ROWS] = account.records + account.dropped.total()
         self.add(kind, account)
 
     def store(
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
-        """Store records or samples, and the lines to them, and count them. open_ended: as for
+        """Store and count records or samples, with the lines that lead to them. open_ended: as for
         :func:`nsys2prv.table.task_result.spill_rows`.
         """
         if isinstance(rows, Counters):
@@ -105,18 +105,18 @@ class TaskResult(Struct):
             self.store_lines(rows.lines, writer)
 
     def note_span(self, kind: str, span: Span | None) -> None:
-        """Note the span of events of a kind that are not stored."""
+        """Extend the time span of a kind's events, for events that are not stored."""
         if span is not None:
             first, last = self.spans.get(kind, span)
             self.spans[kind] = min(first, span[0]), max(last, span[1])
 
     def leave_out(self, name: str, reason: str, count: int) -> None:
-        """Count records or lines that are not stored."""
+        """Count records or lines that are not stored. reason: key of the reason."""
         if count:
             self.left_out[name, reason] += int(count)
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
-        """Store lines, and count them and those that were not to be stored."""
+        """Store and count lines, and count those that were excluded."""
         self.lines[lines.kind] += len(lines.send)
         if not writer.field_masks.get(lines.kind, 1):
             return self.leave_out(lines.kind, Reason.LAUNCH_LEFT_OUT, len(lines.send))
@@ -127,10 +127,10 @@ class TaskResult(Struct):
 
 
 def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> list[Run]:
-    """Store one piece of the normal form; return the run of its ranges, if there are any. Dropped and
+    """Store a piece in normal form; return the run of its ranges, if there are any. Dropped and
     repaired rows are counted in the account.
 
-    open_ended: a row without an end lasts to the end of the trace.
+    open_ended: rows without an end last to the end of the trace.
     """
     kept, end = repair_times(rows, open_ended, account)
     if not (isinstance(kept, slice) or len(kept)):
@@ -148,7 +148,7 @@ def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Accou
 
 
 def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> list[Run]:
-    """Store samples; return their run, if there are any with usable times."""
+    """Store samples; return their run, if any have usable times."""
     timed = mask_usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
@@ -169,19 +169,19 @@ def append_samples(
     object_: int,
     time: np.ndarray,
 ) -> Run:
-    """Store samples of an object, ascending by time: the numbers of each metric (int64), or ABSENT."""
+    """Store samples of an object, sorted by time. numbers: metric -> values (int64), or ABSENT."""
     columns = {"time": time, "row": np.full(len(time), object_)}
     columns |= {str(place): column for place, column in enumerate(numbers.values())}
     return writer.append(get_shape(COUNTER, layout, tuple(numbers)), columns)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
-    """Return the order of these times; a slice if they are sorted."""
+    """Return the order of rows by time; a slice if they are sorted."""
     return slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
 
 
 def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
-    """Return the rows at `chosen`; a slice selects all of them."""
+    """Return the rows at these indices. A slice selects all rows."""
     return (
         chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
     )
@@ -190,8 +190,8 @@ def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice 
 def repair_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
-    """Return the rows to keep (a slice for all, if any), and the ends of all rows: at least 1 ns after the
-    begin, or OPEN.
+    """Return the rows to keep (a slice for all), and the ends of all rows: at least 1 ns after the
+    start, or OPEN.
     """
     if load_catalogue().layouts[rows.layout].is_state:
         rows = replace(rows, end=rows.begin + 1)
@@ -221,7 +221,8 @@ def repair_times(
 def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
     """Store lines; return their run, if there are any.
 
-    Lines without usable times are left out; the row that a line leads to is spilled under the same condition.
+    Lines without usable times are dropped. The row to which a line leads is stored under the same
+    condition.
     """
     columns = {
         "time": lines.send,
@@ -246,7 +247,7 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
 
 
 class CommonNumbers:
-    """Common numbers for the objects, domains and names in the facts of several reading tasks."""
+    """Common numbers for objects, domains and names in facts from several reading tasks."""
 
     def __init__(self) -> None:
         self.objects = Numbering()
@@ -263,7 +264,7 @@ class CommonNumbers:
         return pl.concat(frames) if frames else pl.DataFrame()
 
     def number_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Return the objects that are these lanes of objects."""
+        """Return the numbers of the objects for these lanes of objects."""
         keys = list(self.objects)
         result = objects.copy()
         for lane in np.unique(lanes[lanes > 0]).tolist():
@@ -310,6 +311,6 @@ class CommonNumbers:
 def _translate_distinct(
     column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the column with its distinct values translated by `numbers_of`."""
+    """Translate the distinct values of a column with `numbers_of`."""
     used, codes = np.unique(column, return_inverse=True)
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column

@@ -1,10 +1,11 @@
-"""Divide the trace into time windows, and read the contents of each in trace time and with the trace's own
-numbers. Writers of any format read the trace through :class:`WindowReader`.
+"""Divide the trace into time windows, and read the contents of each window in trace time and with
+the trace's numbers. Writers of all formats use :class:`WindowReader`.
 
-A window looks into every run that it touches. A job of a thousand reports has some seventy thousand runs of a
-few records each; looking into all of them for every window would cost more than their records. So small runs
-of one shape are joined before a trace is written (:func:`join_small_runs`), into runs in trace time, with
-global numbers, in memory that does not grow with the job.
+Each window reads from every run that it touches. A job of a thousand reports has about seventy
+thousand runs with a few records each; reading all of them for every window would cost more than
+their records. Small runs of one shape are therefore joined before a trace is written
+(:func:`join_small_runs`), into runs in trace time with global numbers. The memory for this does not
+grow with the job.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def choose_window_bounds(
     ends: bool = False,
     size: int = 0,
 ) -> list[int]:
-    """Return times that cut the trace into windows of about equally many records. ends: the ends of
-    ranges count, too. size: records of a window, 0 for WINDOW_RECORDS or more.
+    """Return times that divide the trace into windows with about equal numbers of records. ends:
+    also count the ends of ranges. size: records per window, 0 for WINDOW_RECORDS or more.
     """
     if not runs:
         return [0]
@@ -77,7 +78,7 @@ def choose_window_bounds(
 
 
 class Window(Struct, frozen=True):
-    """The contents of a window of the trace, in the order of its runs."""
+    """The contents of one window of the trace, in the order of its runs."""
 
     #: Ranges that begin there, end there, or both.
     ranges: list[RangeSlice]
@@ -89,8 +90,8 @@ class Window(Struct, frozen=True):
 
 
 class WindowReader(Closable):
-    """Reads a trace window by window, in trace time and with the trace's own numbers. Writers of any format
-    use it. ends: also read ranges by their ends; otherwise a range counts only where it begins.
+    """Reads a trace window by window, in trace time and with the trace's numbers. ends: also read
+    ranges by their ends; otherwise a range belongs only to the window in which it starts.
     """
 
     def __init__(self, runs: Sequence[Run], global_ids: GlobalIds, ends: bool = False) -> None:
@@ -100,8 +101,8 @@ class WindowReader(Closable):
         self._last = np.array([self._to_trace_time(run, self._find_last(run)) for run in runs])
 
     def read(self, first: int, last: int | None, names: Sequence[str] | None = None) -> Window:
-        """Return the records with first <= time < last (ns; None: to the end of the trace). names: see
-        :func:`read_slice`.
+        """Return the records with first <= time < last (ns; None: to the end of the trace). names:
+        as for :func:`read_slice`.
         """
         touched = self._last >= first
         if last is not None:
@@ -121,7 +122,7 @@ class WindowReader(Closable):
         self._reader.close()
 
     def _find_last(self, run: Run) -> int:
-        """Return the last time of a run at which anything is written."""
+        """Return the last time at which a run has anything to write."""
         if run.index is None or not self._ends:
             return run.last_time
         return OPEN if run.index.is_open else run.greatest_time
@@ -138,8 +139,8 @@ def join_small_runs(
     parent: Path,
     run_tasks: Callable[[Callable, Sequence], Iterable],
 ) -> list[Run]:
-    """Join the small runs of a job, and return all its runs. parent: of the folder for joined ones.
-    run_tasks: maps over tasks.
+    """Join the small runs of a job, and return all runs. parent: folder in which the folder of
+    joined runs is created. run_tasks: runs a function on tasks.
     """
     groups = _group_small_runs(runs)
     several = [group for group in groups if len(group) > 1]
@@ -159,7 +160,9 @@ def join_small_runs(
 
 
 def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs in groups, each to become one run, in the order of the first ones."""
+    """Return groups of runs. Each group becomes one run. Groups are in the order of their first
+    runs.
+    """
     groups: list[list[Run]] = []
     filling: dict[list[Run]] = {}
     filled: dict[int] = {}
@@ -177,7 +180,7 @@ def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
-    """Return a run for each group of runs of one shape, in a file of this number in the folder."""
+    """Join each group of runs of one shape into one run, in a file with this number in the folder."""
     folder, number, groups = task
     global_ids = load_global_ids(folder / GLOBAL_IDS)
     with (
@@ -190,7 +193,7 @@ def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
 def _join_group(
     group: Sequence[Run], global_ids: GlobalIds, reader: SpillReader, writer: SpillWriter
 ) -> Run:
-    """Join runs; rows of one time in the order of the runs."""
+    """Join runs. Rows with the same time are in the order of the runs."""
     shape, closings = group[0].shape, None
     slices = [read_slice(run, global_ids, reader) for run in group]
     times = np.concatenate([one.times for one in slices])
@@ -211,7 +214,7 @@ def _join_group(
 
 
 def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a column of a piece, or a substitute if only other pieces have it."""
+    """Return a column of a piece. If only other pieces have it, return a substitute."""
     if name in piece:
         return piece[name]
     if name == "order":

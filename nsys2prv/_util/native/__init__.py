@@ -1,8 +1,8 @@
-"""Compiled core: reads the tables of SQLite exports from their pages, fills and orders records, and
+"""Import the compiled core, which reads SQLite tables from pages, fills and sorts records, and
 formats lines.
 
-`core` is the extension module, None if the package was installed without a C compiler: then
-SQLite's driver reads, and numpy writes. Analyses and checks need it.
+`core` is the extension module, or None if the package was installed without a C compiler. Then
+SQLite's driver reads, and numpy writes. Analyses and checks need the core.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ NEEDS_CORE = (
 
 
 def require_core(what: str) -> None:
-    """Raise Nsys2prvError without the compiled core. what: the feature that needs it."""
+    """Raise Nsys2prvError if the compiled core is missing. what: the feature that needs it."""
     if core is None:
         raise Nsys2prvError(f"{what} {NEEDS_CORE}")
