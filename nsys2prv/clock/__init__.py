@@ -55,7 +55,7 @@ UNCLEAR_KINDS, NOTE_KINDS = (
 
 
 class Role(IntEnum):
-    """Who waits for whom in a collective: every member for all, the others for the root, or the
+    """Waiting relation in a collective: every member for all, the others for the root, or the
     root for the others.
     """
 
