@@ -96,6 +96,8 @@ RANGE_PAIRS = 1 << 20
 #: What a process remembers: names with their classes, results of few texts, shapes of runs; and how many
 #: distinct stacks there may be for the next task to be told what was found out of them.
 REMEMBERED_NAMES, REMEMBERED_TEXTS, REMEMBERED_SHAPES = 1 << 17, 100_000, 4096
+#: Small results that the reports of most ranks share.
+REMEMBERED_RESULTS = 64
 DISTINCT_STACKS = 1 << 16
 #: A frame of at most so many rows and bytes stays in memory: a file takes longer than its rows.
 SMALL_FRAME_ROWS, SMALL_FRAME_BYTES = 1_000, 8_192

@@ -81,12 +81,11 @@ def write_column(
     for all.
     """
     place = file.tell()
-    file.write(memoryview(values).cast("B"))
+    file.write(values)
     if valid is None:
         return StoredColumn(values.dtype.str, place)
-    bits = file.tell()
-    file.write(memoryview(np.packbits(valid, bitorder="little")))
-    return StoredColumn(values.dtype.str, place, bits)
+    file.write(np.packbits(valid, bitorder="little"))
+    return StoredColumn(values.dtype.str, place, place + values.nbytes)
 
 
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
@@ -94,19 +93,19 @@ def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np
     number.
     """
     size = np.dtype(column.dtype).itemsize
-    values = _read(file, (last - first) * size, column.values + first * size)
+    values = read_bytes(file, column.values + first * size, (last - first) * size)
     return np.frombuffer(values, column.dtype)
 
 
 def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
     """Return a mask of the rows with a value, for a column in which some are missing."""
     start = first // 8
-    bits = _read(file, (last + 7) // 8 - start, column.valid + start)
+    bits = read_bytes(file, column.valid + start, (last + 7) // 8 - start)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").view(bool)
     return mask[first - 8 * start :][: last - first]
 
 
-def _read(file: FileIO, size: int, place: int) -> bytes:
+def read_bytes(file: FileIO, place: int, size: int) -> bytes:
     """Return bytes at a place in a file. A single system call reads at most 2 GB."""
     data = os.pread(file.fileno(), size, place)
     while len(data) < size:

@@ -427,7 +427,7 @@ def _find_launches(
     captures = _find_captures(segments, begin, end) if begin else {}
     for segment in segments:
         calls = segment.read()
-        rows = np.isin(calls.name, launch) & np.isin(calls.result, (0, NULL))
+        rows = np.isin(calls.name, launch) & ((calls.result == 0) | (calls.result == NULL))
         if window:
             rows &= (calls.begin >= window[0]) & (calls.begin <= window[1])
         if segment.process in captures:

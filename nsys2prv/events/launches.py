@@ -100,8 +100,9 @@ def find_launches(
             place = find_places(calls.id, ascending[asked])
             known = found.begin[rows]
             nearer = (place >= 0) & ((known == NULL) | (calls.begin[place] < known))
+            rows, place = rows[nearer], place[nearer]
             for column, of_calls in zip(astuple(found)[1:], astuple(calls)[1:], strict=True):
-                column[rows[nearer]] = of_calls[place[nearer]]
+                column[rows] = of_calls[place]
     return found
 
 

@@ -22,7 +22,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util import files
-from nsys2prv._util.budget import REMEMBERED_NAMES, REMEMBERED_TEXTS
+from nsys2prv._util.budget import REMEMBERED_NAMES, REMEMBERED_RESULTS, REMEMBERED_TEXTS
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import load_catalogue, map_labels
@@ -270,7 +270,13 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
     """
     if not isinstance(texts, list):
         return rename_ranges(texts, rules)
-    known = _get_known_texts(tuple(rules))
+    rename = _rename_few if len(texts) <= FEW_TEXTS else _rename_known
+    return rename(tuple(texts), tuple(rules))
+
+
+def _rename_known(texts: tuple[str, ...], rules: tuple[NvtxRule, ...]) -> pl.DataFrame:
+    """Return :func:`rename_texts`, with the results that are known."""
+    known = _get_known_texts(rules)
     if new := list(dict.fromkeys(text for text in texts if text not in known)):
         renamed = rename_ranges(pl.Series(new, dtype=pl.String), rules)
         known.update(zip(new, renamed.iter_rows(), strict=True))
@@ -278,6 +284,10 @@ def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
     if len(known) > REMEMBERED_TEXTS:
         known.clear()
     return pl.DataFrame(outcomes, schema=RENAMED, orient="row")
+
+
+#: The next rank often has the same texts.
+_rename_few = lru_cache(REMEMBERED_RESULTS)(_rename_known)
 
 
 @cache

@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import REMEMBERED_RESULTS
 from nsys2prv._util.columns import (
     ABSENT,
     blank_negative,
@@ -249,25 +250,38 @@ class PayloadField(Struct, frozen=True):
     names: dict[str, str]
 
 
-def read_schemas(database: Database) -> dict[tuple[int, int], list[PayloadField]]:
-    """Return (domain id, schema id) -> known fields.
+#: Fields of each schema by (domain id, schema id).
+Schemas = dict[tuple[int, int], list[PayloadField]]
+
+
+def read_schemas(database: Database) -> Schemas:
+    """Return the known fields of every schema by (domain id, schema id)."""
+    read = database.read_small_table
+    value = "value", "name", "domainId", "schemaId"
+    entry = "domainId", "schemaId", "idx", "type", "name", "offset"
+    return _gather_schemas(
+        tuple(read("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")),
+        tuple(read("NVTX_PAYLOAD_ENUM_ENTRIES", *value, types=(int, str))),
+        tuple(read("NVTX_PAYLOAD_SCHEMA_ENTRIES", *entry)),
+    )
+
+
+@lru_cache(REMEMBERED_RESULTS)
+def _gather_schemas(
+    sizes_of_enums: tuple[tuple, ...], values: tuple[tuple, ...], listed: tuple[tuple, ...]
+) -> Schemas:
+    """Return the fields of schemas by the rows of their tables, which most ranks of a job share.
 
     Processes repeat schemas, and the tables do not identify the process of a row. Schemas with
     contradictory definitions are ignored.
     """
-    rows = database.read_small_table("NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size")
-    sizes = {(domain, number): size for domain, number, size in rows}
+    sizes = {(domain, number): size for domain, number, size in sizes_of_enums}
     enums: dict[tuple[int, int], dict[str, str]] = defaultdict(dict)
-    columns = ("value", "name", "domainId", "schemaId")
-    for value, name, *place in database.read_small_table(
-        "NVTX_PAYLOAD_ENUM_ENTRIES", *columns, types=(int, str)
-    ):
+    for value, name, *place in values:
         enums[tuple(place)][str(value)] = name
     schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = defaultdict(dict)
     clashing = set()
-    for domain, number, index, kind, name, offset in database.read_small_table(
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
-    ):
+    for domain, number, index, kind, name, offset in listed:
         offset = 0 if offset is None else offset
         if not isinstance(kind, int) or not isinstance(offset, int) or offset < 0:
             continue
@@ -483,7 +497,7 @@ def _sum_groups(operations: Arrays) -> Arrays:
     """Return the groups for :func:`group_calls`, without times."""
     operation, size, rows = operations["operation"], operations["bytes"], len(operations["bytes"])
     first = np.flatnonzero(mask_changes(operations["call_group"]))
-    pairs = np.isin(operation, (SEND, RECEIVE))
+    pairs = (operation == SEND) | (operation == RECEIVE)
     summed = {
         "fused": np.ones(rows, np.int64),
         "messages": pairs.astype(np.int64),
@@ -564,10 +578,11 @@ def match_kernels(
     # One more group stands for none.
     place[begun & (times > np.append(groups["end"], 0)[place])] = -1
     groups |= {name: groups[name] // parts for name in _SUMS} | {"parts": parts}
-    return {
-        name: np.append(column, 0 if name == "communicator" else ABSENT)[place]
-        for name, column in groups.items()
-    }
+    table = np.full((len(groups), len(fused) + 1), ABSENT)
+    for row, (name, column) in zip(table, groups.items(), strict=True):
+        row[:-1] = column
+        row[-1] = 0 if name == "communicator" else ABSENT
+    return dict(zip(groups, table.take(place, axis=1), strict=True))
 
 
 def _find_last_begun(
@@ -641,7 +656,8 @@ def _save_messages(extraction: Extraction, kernels: Arrays, operations: Arrays) 
         kernels, np.flatnonzero((kernels["messages"] > 0) & (kernels["parts"] == 1))
     )
     names = ("place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
-    is_pair = np.isin(operations["operation"], (SEND, RECEIVE))
+    operation = operations["operation"]
+    is_pair = (operation == SEND) | (operation == RECEIVE)
     group = operations["call_group"][is_pair]
     # The sends and receives of each kernel's group, which follow each other.
     low, high = (np.searchsorted(group, kernels["call_group"], side) for side in ("left", "right"))

@@ -132,11 +132,14 @@ def quote_name(name: str) -> str:
 class SqlNames(dict):
     """Mapping from column to its name in SQL; missing columns map to NULL."""
 
-    def __init__(self, columns: Iterable[str]) -> None:
-        super().__init__((column, quote_name(column)) for column in columns)
-
     def __missing__(self, column: str) -> str:
         return "NULL"
+
+
+@lru_cache(1024)
+def name_columns(columns: tuple[str, ...]) -> SqlNames:
+    """Return the names of columns in SQL."""
+    return SqlNames((column, quote_name(column)) for column in columns)
 
 
 class SourceTable:
@@ -212,7 +215,7 @@ class Database(Closable):
         """
         if not where:
             return "1"
-        names = SqlNames(self.tables[table].columns)
+        names = name_columns(tuple(self.tables[table].columns))
         return where.format_map(ChainMap({"strings": self._string_ids}, names))
 
     @cached_property

@@ -194,8 +194,8 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 def is_setting_on(database: Database, setting: str) -> bool:
     """Return True if a setting of the capture, such as COLLECT_MPI_TRACE, is on for any process."""
-    where = f"{{name}} LIKE '%{setting}'"
-    return ("true",) in database.read_small_table("META_DATA_CAPTURE", "value", where=where)
+    rows = database.read_small_table("META_DATA_CAPTURE", "name", "value", types=(str, str))
+    return any(value == "true" and name.upper().endswith(setting) for name, value in rows)
 
 
 def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:

@@ -84,6 +84,8 @@ class Declaration(Struct, frozen=True):
     key_indexes: list[str]
     #: What each column of a record cannot be (NOT_NULL, NO_NUMBER).
     rules: bytes
+    #: Whether it contains the frames of call stacks.
+    has_frames: bool
 
 
 def _describe(name: str, sql: bytes, query: Query) -> Declaration:
@@ -117,6 +119,7 @@ def _describe(name: str, sql: bytes, query: Query) -> Declaration:
         fields if len(columns) == len(described) else {},
         [index for _, index, _, origin, *_ in indexes if rowid and origin != "c"],
         rules,
+        columns.keys() >= set(FRAME_COLUMNS),
     )
 
 
@@ -287,7 +290,7 @@ class SqliteTable(SourceTable):
     @property
     def has_frames(self) -> bool:
         """Return True if the table contains the frames of call stacks."""
-        return not set(FRAME_COLUMNS).difference(self.columns)
+        return self.declared.has_frames
 
     @property
     def everything(self) -> Part:
@@ -327,11 +330,12 @@ class SqliteTable(SourceTable):
         written with another declaration. Frames of call stacks are checked later, when they are
         read; :meth:`check_rows` checks them before SQLite reads them.
         """
-        needed = None if self.has_frames else self.declared.rules
-        if not self._indexes.issuperset(self.declared.key_indexes):
+        declared = self.declared
+        needed = None if declared.has_frames else declared.rules
+        if not self._indexes.issuperset(declared.key_indexes):
             raise sqlite3.DatabaseError("malformed database schema")
         found = ask_core(self.file.check, self.root, needed, met)
-        if found is not None and not self.has_frames:
+        if found is not None and not declared.has_frames:
             self.whole = self._bound_rows(*found)
         return found is not None
 

@@ -114,16 +114,18 @@ def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLan
     }
     moved: dict[Run, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     crowded = 0
-    for group in sorted({groups[run.shape.name] for _, run in runs}):
-        members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
-        lane_ends: dict[int, list[int]] = {}
-        for owner, position, object_, begin, end in _read_pieces(members, object_numbers):
-            lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
-            crowded += over
-            away = np.flatnonzero(lanes)
-            for index in factorize(owner[away])[0]:
-                rows = away[owner[away] == index]
-                moved[members[index][1]].append((position[rows], lanes[rows]))
+    with SpillReader() as reader:
+        for group in sorted({groups[run.shape.name] for _, run in runs}):
+            members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
+            lane_ends: dict[int, list[int]] = {}
+            pieces = _read_pieces(members, object_numbers, reader)
+            for owner, position, object_, begin, end in pieces:
+                lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
+                crowded += over
+                away = np.flatnonzero(lanes)
+                for index in factorize(owner[away])[0]:
+                    rows = away[owner[away] == index]
+                    moved[members[index][1]].append((position[rows], lanes[rows]))
     changes = [change for result in results if (change := _move_rows(result, moved))]
     if crowded and changes:
         changes[0].crowded = crowded
@@ -131,7 +133,7 @@ def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLan
 
 
 def _read_pieces(
-    runs: list[tuple[TaskResult, Run]], object_numbers: dict[int, np.ndarray]
+    runs: list[tuple[TaskResult, Run]], object_numbers: dict[int, np.ndarray], reader: SpillReader
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's ranges sorted by time, in pieces: run index, row in the run, object,
     begin, end; sorted by object, outer ranges first.
@@ -139,27 +141,26 @@ def _read_pieces(
     # All are of one report, in its own time.
     own, clocks = [run for _, run in runs], defaultdict(ClockMap)
     _, *bounds = choose_window_bounds(own, clocks, size=LANE_ROWS)
-    with SpillReader() as reader:
-        for first, last in pairwise([-OPEN, *bounds, None]):
-            pieces = []
-            for index, (result, run) in enumerate(runs):
-                for start, stop in run.find_spans(run.find_blocks(first, last)):
-                    columns, _ = reader.read(run, [(start, stop)], ("begin", "end", "row"))
-                    begin = columns["begin"]
-                    low = int(begin.searchsorted(first))
-                    high = len(begin) if last is None else int(begin.searchsorted(last))
-                    rows = slice(low, high)
-                    places = start + np.arange(low, high)
-                    objects = object_numbers[result.task][columns["row"][rows]]
-                    owners = np.full(len(places), index)
-                    pieces.append((owners, places, objects, begin[rows], columns["end"][rows]))
-            if not pieces:
-                continue
-            columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-            _, _, object_, begin, end = columns
-            if len(object_):
-                order = order_ranges(begin, end, object_)
-                yield tuple(column[order] for column in columns)
+    for first, last in pairwise([-OPEN, *bounds, None]):
+        pieces = []
+        for index, (result, run) in enumerate(runs):
+            for start, stop in run.find_spans(run.find_blocks(first, last)):
+                columns, _ = reader.read(run, [(start, stop)], ("begin", "end", "row"))
+                begin = columns["begin"]
+                low = int(begin.searchsorted(first))
+                high = len(begin) if last is None else int(begin.searchsorted(last))
+                rows = slice(low, high)
+                places = start + np.arange(low, high)
+                objects = object_numbers[result.task][columns["row"][rows]]
+                owners = np.full(len(places), index)
+                pieces.append((owners, places, objects, begin[rows], columns["end"][rows]))
+        if not pieces:
+            continue
+        columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+        _, _, object_, begin, end = columns
+        if len(object_):
+            order = order_ranges(begin, end, object_)
+            yield tuple(column[order] for column in columns)
 
 
 def assign_first_free_lanes(

@@ -98,8 +98,9 @@ def write_ranges(
         always |= (least >= least_written) << bit
         some |= (least < least_written <= greatest) << bit
     if closings is None:
-        objects = np.unique(columns["row"]) if layout.is_state else np.zeros(0, np.int64)
-        closings = np.stack([np.full(len(objects), OPEN), objects])
+        objects = np.unique(columns["row"]) if layout.is_state else ()
+        closings = np.full((2, len(objects)), OPEN)
+        closings[1] = objects
     ends = index_ends(columns["begin"], columns["end"], block_rows)
     return stored, RangeIndex(always, some, *ends, closings)
 
@@ -108,6 +109,9 @@ def index_ends(
     begin: np.ndarray, end: np.ndarray, block_rows: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `ends`, `opened` and `late` for a :class:`RangeIndex`."""
+    if len(begin) <= min(block_rows, LATE_ROWS) and (bounds := find_bounds(end))[1] != OPEN:
+        # As of most runs of small reports.
+        return np.array(bounds)[:, None], np.zeros(1, bool), np.zeros((2, 0), np.int64)
     starts = np.arange(0, len(begin), block_rows)
     is_open = end == OPEN
     has_open = bool(is_open.any())

@@ -21,13 +21,14 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.budget import REMEMBERED_SHAPES, find_limit
-from nsys2prv._util.columns import ABSENT, OPEN, join_pieces
+from nsys2prv._util.columns import ABSENT, OPEN, find_bounds, join_pieces
 from nsys2prv._util.files import Closable
 from nsys2prv._util.stored_columns import (
     NO_BITS,
     FrameWriter,
     Packed,
     StoredColumn,
+    read_bytes,
     read_valid,
     read_values,
     write_column,
@@ -85,6 +86,8 @@ NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
+#: Columns of runs of so many rows are read at once.
+FEW_ROWS = 2048
 #: Which process this thread is of, and the name of its spill file.
 _OWN = threading.local()
 
@@ -236,11 +239,13 @@ class SpillWriter(FrameWriter):
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
         stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
-        greatest = int(end.max())
+        greatest = find_bounds(end)[1]
         if greatest == OPEN:
             greatest = int(end[end != OPEN].max(initial=NEVER))
-        closed = index.closings[0][index.closings[0] != OPEN]
-        greatest = max(greatest, int(closed.max(initial=NEVER)), int(begin[-1]) + 1)
+        if index.closings.size:
+            closed = index.closings[0][index.closings[0] != OPEN]
+            greatest = max(greatest, int(closed.max(initial=NEVER)))
+        greatest = max(greatest, int(begin[-1]) + 1)
         shape = get_shape(RANGE, layout.name)
         return self._make_run(shape, stored, columns, begin, greatest, index=index)
 
@@ -256,8 +261,8 @@ class SpillWriter(FrameWriter):
     ) -> Run:
         place = shape, self.path, stored, len(times), self.report, self.task
         bounds = int(times[0]), int(times[-1]), greatest, times[::BLOCK_ROWS].copy()
-        objects = columns.get("row", NO_OBJECTS)
-        only = int(objects[0]) if (objects == objects[0]).all() else -1
+        least, most = find_bounds(columns.get("row", NO_OBJECTS))
+        only = least if least == most else -1
         return Run(*place, *bounds, only, values, index=index)
 
 
@@ -274,7 +279,10 @@ class SpillReader(Closable):
         with a value for columns in which values are missing. names: of the columns, None for all.
         """
         file = self._open_file(run.path)
-        spans = [(0, run.rows)] if spans is None else spans
+        whole = [(0, run.rows)]
+        spans = whole if spans is None else spans
+        if run.rows <= FEW_ROWS and spans == whole:
+            return _read_at_once(file, run, names)
         stored = [
             (name, one) for name, one in run.columns.items() if names is None or name in names
         ]
@@ -318,6 +326,29 @@ class SpillReader(Closable):
                 file = path.open("rb", buffering=0)
         self._files[path] = file
         return file
+
+
+def _read_at_once(
+    file: FileIO, run: Run, names: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return :meth:`SpillReader.read` of all rows of a small run by one call."""
+    stored = [(name, one) for name, one in run.columns.items() if names is None or name in names]
+    if not stored:
+        return {}, {}
+    first, last = stored[0][1].values, stored[-1][1]
+    bits = (run.rows + 7) // 8
+    size = last.values + run.rows * np.dtype(last.dtype).itemsize - first
+    data = read_bytes(file, first, size if last.valid == NO_BITS else size + bits)
+    values, valid = {}, {}
+    for name, column in stored:
+        place = column.values - first
+        found = np.frombuffer(data, column.dtype, run.rows, place)
+        # The compiled core takes aligned numbers only.
+        values[name] = found.copy() if place % found.itemsize else found
+        if column.valid != NO_BITS:
+            packed = np.frombuffer(data, np.uint8, bits, column.valid - first)
+            valid[name] = np.unpackbits(packed, count=run.rows, bitorder="little").view(bool)
+    return values, valid
 
 
 def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:

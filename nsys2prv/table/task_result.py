@@ -80,7 +80,9 @@ class TaskResult(Struct):
 
     def add(self, kind: str, account: Account) -> None:
         """Add numbers to the account of an event kind."""
-        self.accounts.setdefault(kind, Account()).add(account)
+        if kind not in self.accounts:
+            self.accounts[kind] = Account()
+        self.accounts[kind].add(account)
 
     def add_found(self, kind: str, account: Account) -> None:
         """Add records that do not come from a row to the account."""

@@ -59,19 +59,24 @@ def choose_window_bounds(
     """
     if not runs:
         return [0]
+    # Records of many numbers weigh more.
+    of_runs = [
+        run.rows
+        * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
+        * (2 if ends and run.index is not None else 1)
+        for run in runs
+    ]
+    size = size or max(WINDOW_RECORDS, len(runs) * RECORDS_PER_RUN)
+    if sum(of_runs) <= size:
+        return [0]
     times, weights = [], []
-    for run in runs:
+    for run, weight in zip(runs, of_runs, strict=True):
         samples = run.samples[run.samples != OPEN]
         times.append(clocks[run.report].to_global(samples))
-        # Records of many numbers weigh more.
-        weight = run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
-        if ends and run.index is not None:
-            weight *= 2
         weights.append(np.full(len(samples), weight / len(run.samples)))
     time = np.concatenate(times)
     order = np.argsort(time, kind="stable")
     total = np.cumsum(np.concatenate(weights)[order])
-    size = size or max(WINDOW_RECORDS, len(runs) * RECORDS_PER_RUN)
     count = max(1, round(float(total[-1]) / size)) if len(total) else 1
     cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
