@@ -92,13 +92,24 @@ class DistinctTexts:
             self.__dict__["series"] = series
 
     @classmethod
-    def from_distinct(cls, series: pl.Series) -> DistinctTexts:
-        """Return distinct texts (bytes), stored in the core if it is available."""
+    def number(cls, column: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
+        """Return the number of each row's text (int64), and the distinct texts, which the core has if it is
+        available. A NULL is an empty text.
+        """
+        if column.null_count() == len(column):
+            return np.zeros(len(column), np.int64), NO_TEXTS
+        column = column if column.dtype == pl.Binary else column.cast(pl.String)
+        column = fill_nulls(column, b"" if column.dtype == pl.Binary else "")
         if not core:
-            return cls(series)
-        texts = core.Texts()
-        texts.add(series.to_list())
-        return cls(read=texts)
+            distinct, codes = number_distinct(column.cast(pl.Binary))
+            return codes, cls(distinct)
+        if column.dtype == pl.Binary:
+            lengths, joined = column.bin.size(), b"".join(column)
+        else:
+            lengths, joined = column.str.len_bytes(), column.str.join().item().encode()
+        numbers, texts = np.array(lengths, np.int64), core.Texts()
+        texts.add(joined, numbers)
+        return numbers, cls(read=texts)
 
     def __len__(self) -> int:
         if self._read is None:
@@ -285,11 +296,11 @@ def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Co
             numbers[name] = fill_nulls(column.cast(pl.Float64), np.nan).to_numpy()
         else:
             numbers[name] = np.full(rows, np.nan)
-    words = {}
-    for name in wanted.texts:
-        column = to_bytes(read[name]) if name in read else pl.Series([b""] * rows, dtype=pl.Binary)
-        distinct, codes = number_distinct(column)
-        words[name] = codes, DistinctTexts.from_distinct(distinct)
+    no_texts = np.zeros(rows, np.int64), NO_TEXTS
+    words = {
+        name: DistinctTexts.number(read[name]) if name in read else no_texts
+        for name in wanted.texts
+    }
     return Columns(rows, numbers, words, odd if odd.any() else None)
 
 

@@ -80,20 +80,24 @@ static PyObject *texts_as_list(TextsObject *self, PyObject *arguments) {
 }
 
 static PyObject *texts_add(TextsObject *self, PyObject *arguments) {
-    PyObject *list;
-    if (!PyArg_ParseTuple(arguments, "O", &list))
+    Py_buffer bytes, numbers;
+    if (!PyArg_ParseTuple(arguments, "y*w*", &bytes, &numbers))
         return NULL;
-    for (Py_ssize_t k = 0, count = PyList_Size(list); k < count; k++) {
-        char *text;
-        Py_ssize_t length;
-        if (PyBytes_AsStringAndSize(PyList_GetItem(list, k), &text, &length) < 0)
-            return NULL;
-        if (number_of_text(&self->texts, (const uint8_t *)text, (size_t)length) < 0)
-            return PyErr_NoMemory();
+    int64_t *lengths = numbers.buf;
+    size_t count = (size_t)numbers.len / 8, at = 0, k = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; k < count && (uint64_t)lengths[k] <= (size_t)bytes.len - at; k++) {
+        size_t length = (size_t)lengths[k];
+        if ((lengths[k] = number_of_text(&self->texts, (const uint8_t *)bytes.buf + at, length)) < 0)
+            break;
+        at += length;
     }
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&bytes);
+    PyBuffer_Release(&numbers);
+    if (k == count)
+        Py_RETURN_NONE;
+    return lengths[k] == -1 ? PyErr_NoMemory() : (PyErr_SetString(PyExc_ValueError, "texts longer than their bytes"), NULL);
 }
 
 static Py_ssize_t texts_length(TextsObject *self) {
@@ -151,7 +155,7 @@ static PyObject *texts_numbers(TextsObject *self, PyObject *arguments) {
 
 static PyMethodDef TEXTS_METHODS[] = {
     {"as_list", (PyCFunction)texts_as_list, METH_VARARGS, "as_list([numbers]): the texts (bytes), by their numbers, or those of some (int64)."},
-    {"add", (PyCFunction)texts_add, METH_VARARGS, "add(texts): take further texts (a list of bytes), each of which comes but once."},
+    {"add", (PyCFunction)texts_add, METH_VARARGS, "add(bytes, lengths): take further texts, one after the other; puts the number of each in the place of its length (int64)."},
     {"templates", (PyCFunction)texts_templates, METH_VARARGS,
      "templates(codes, firsts, [numbers]): find the templates of the texts, or of some (int64): what those have in common that differ by nothing but numbers. Puts the\n"
      "template of each text into `codes` (int64), and the number of its first text into `firsts` (int64). Returns how many there are, -1\n"
