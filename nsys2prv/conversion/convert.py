@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -205,7 +206,10 @@ def open_reports(
     pool.check_shared(paths[:1])
     shared = len(paths) > 1 and should_parallelize(paths, pool.jobs)
     inspectors = pool if shared else Pool()
-    inspections = inspect_reports(paths, folder, plan.options.keep_going, inspectors)
+    # Of a part in time rows are chosen by the outlines of the tables.
+    inspections = inspect_reports(
+        paths, folder, plan.options.keep_going, inspectors, outlined=bool(plan.cut.options.time)
+    )
     infos, unread, foreign = [], [], []
     with progress.show_phase("opening", len(paths)) as advance:
         for path, inspected in zip(paths, inspections, strict=False):
@@ -238,9 +242,10 @@ def open_reports(
         pool=pool,
         progress=progress,
         infos=[
-            replace(info, communicators=rows)
+            replace(info, communicators=rows, outlines={})
             for info, rows in zip(infos, communicators, strict=True)
         ],
+        outlines={info.path: info.outlines for info in infos if info.outlines},
         placements=place_reports([info.clock for info in infos]),
         unread=unread,
         warnings=warnings,
@@ -248,23 +253,25 @@ def open_reports(
 
 
 def inspect_reports(
-    paths: Sequence[Path], folder: Path, keep_going: bool, pool: Pool
+    paths: Sequence[Path], folder: Path, keep_going: bool, pool: Pool, outlined: bool = False
 ) -> Iterator[ReportInfo | Nsys2prvError]:
     """Yield the metadata of the reports, in their order, or the error of an unreadable one. folder: for
-    exports of .nsys-rep files, made by this process. keep_going: continue after a failed export.
+    exports of .nsys-rep files, made by this process. keep_going: continue after a failed export. outlined: add outlines of tables.
     """
     exports = _prepare_exports(paths, folder, keep_going)
     return pool.run_in_order(
-        inspect_report, exports, pool.limit_together(len(paths), MOST_TOGETHER)
+        partial(inspect_report, outlined=outlined),
+        exports,
+        pool.limit_together(len(paths), MOST_TOGETHER),
     )
 
 
-def inspect_report(export: Export) -> ReportInfo | Nsys2prvError:
+def inspect_report(export: Export, outlined: bool = False) -> ReportInfo | Nsys2prvError:
     """Return the metadata of a report, or the error of an unreadable one."""
     if isinstance(export, Nsys2prvError):
         return export
     try:
-        return read_report_info(*export)
+        return read_report_info(*export, outlined)
     except Nsys2prvError as error:
         return error
 

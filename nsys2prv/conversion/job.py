@@ -30,6 +30,7 @@ from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.outlines import Outline
 from nsys2prv.export.ranks import Captures
 from nsys2prv.export.source import Part
 from nsys2prv.table.event_reader import CutEdges
@@ -87,6 +88,8 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
     unread: list[str]
     #: Warnings for the summary.
     warnings: list[str]
+    #: Path of a report -> outlines of its tables, where a part in time is to be read.
+    outlines: Mapping[Path, dict[str, Outline]] = {}
 
     @property
     def selection(self) -> Selection:
@@ -114,6 +117,8 @@ class ReadPart(Struct, frozen=True):
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
+    #: Of each report table -> rows outside it with all those that carry numbers.
+    noted: list[dict[str, tuple[Part, ...]]]
     #: First and last time of the events of each report, read or not, local ns.
     spans: dict[int, Span]
     #: Part that is asked for, in the time of each report.

@@ -43,7 +43,8 @@ from nsys2prv.events.kind import (
 from nsys2prv.events.mpi import COLLECTIVES, OTHER, P2P, START_WAIT
 from nsys2prv.events.stacks import CUDA_CALLS
 from nsys2prv.export.info import ReportInfo, pid_of
-from nsys2prv.export.recording import ERROR, INFO, TIMES, Message
+from nsys2prv.export.outlines import TIMES
+from nsys2prv.export.recording import ERROR, INFO, Message
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.samples import list_partly_sampled
 

@@ -21,12 +21,11 @@ from nsys2prv._util.stored_columns import StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
-from nsys2prv.conversion.cut_reading import choose_part, reads_in_part
+from nsys2prv.conversion.cut_reading import choose_part
 from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
+from nsys2prv.conversion.report_spans import extract_rows, find_span_of_rows
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
-    extract_rows,
-    find_span_of_rows,
     list_kinds_left_out,
     plan_whole_task,
     survey_database,
@@ -394,9 +393,9 @@ def plan_tasks(
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(job.infos):
-        chosen = part.chosen[index] if part else {}
+        chosen = (part.chosen[index], part.noted[index]) if part else ({}, {})
         of_stages = [
-            list(_gather_parts(info, [group for group in groups if group[2] == asks], chosen))
+            list(_gather_parts(info, [group for group in groups if group[2] == asks], *chosen))
             for asks in (False, True)
         ]
         all_parts = [part for parts in chain.from_iterable(of_stages) for part in parts]
@@ -443,14 +442,17 @@ def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
 
 
 def _gather_parts(
-    info: ReportInfo, groups: Iterable[Group], chosen: Mapping[str, Sequence[Part]]
+    info: ReportInfo,
+    groups: Iterable[Group],
+    chosen: Mapping[str, Sequence[Part]],
+    noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[list[TablePart]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    those of a task, at most TASK_ROWS rows. chosen: table -> rows to read; all of the others.
+    those of a task, at most TASK_ROWS rows. chosen, noted: as of :func:`_list_parts`.
     """
     of_task: list[TablePart] = []
     room = TASK_ROWS
-    for one in _list_parts(info, groups, chosen):
+    for one in _list_parts(info, groups, chosen, noted):
         first = one.part.first
         while first <= one.part.last:
             last = min(one.part.last, first + room - 1)
@@ -466,17 +468,20 @@ def _gather_parts(
 
 
 def _list_parts(
-    info: ReportInfo, groups: Iterable[Group], chosen: Mapping[str, Sequence[Part]]
+    info: ReportInfo,
+    groups: Iterable[Group],
+    chosen: Mapping[str, Sequence[Part]],
+    noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[TablePart]:
-    """Yield the parts of tables that groups of kinds read."""
+    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; all of the others. noted:
+    table that is read in part -> all rows that carry numbers.
+    """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
             continue
         names = tuple(kind.name for kind in group)
         # Kinds that have to read all of a table.
-        whole = [
-            one for one in group if not reads_in_part(one) and one.make_condition(info) != NEVER
-        ]
+        whole = [one for one in group if not one.separable and one.make_condition(info) != NEVER]
         for table in group[0].tables:
             if table not in info.parts:
                 continue
@@ -486,7 +491,10 @@ def _list_parts(
                 continue
             for part in parts:
                 yield TablePart(names, part, use, asks)
-            for part in _list_rows_between(info.parts[table], parts) if whole else ():
+            between = list(_list_rows_between(info.parts[table], parts)) if whole else []
+            if all(kind.carries_numbers for kind in whole):
+                between = list(_intersect(between, noted[table]))
+            for part in between:
                 yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
 
 
@@ -497,6 +505,17 @@ def _list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
     for first, last in zip(firsts, lasts, strict=True):
         if first <= last:
             yield replace(whole, first=first, last=last)
+
+
+def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:
+    """Yield the rows of a table that are in some of its parts and in some of others, which ascend."""
+    firsts = np.array([one.first for one in others], np.int64)
+    lasts = np.array([one.last for one in others], np.int64)
+    for part in parts:
+        for place in range(lasts.searchsorted(part.first), firsts.searchsorted(part.last, "right")):
+            one = others[place]
+            first, last = max(part.first, one.first), min(part.last, one.last)
+            yield replace(part, first=first, last=last)
 
 
 class DeriveTask(Struct, frozen=True):

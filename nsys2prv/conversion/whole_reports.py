@@ -13,30 +13,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.budget import LAUNCH_ROWS, SURVEY_ROWS
+from nsys2prv._util.budget import LAUNCH_ROWS
 from nsys2prv._util.columns import ABSENT, OPEN, factorize_together, find_places, group_rows
+from nsys2prv.conversion.report_spans import find_span, unite_spans
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
-from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, Counters, EventKind, Rows
+from nsys2prv.events.extraction import ReadingSettings
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.launches import Launches, Segment, find_launches
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.recording import ENDS, TIMES
-from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
+from nsys2prv.export.source import NULL, Part
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
-from nsys2prv.table.task_result import TaskResult, repair_times
+from nsys2prv.table.task_result import TaskResult
 
-#: Bounds of unknown times.
-UNKNOWN = -TIME_LIMIT, TIME_LIMIT
-#: Kinds whose ranges end where rows anywhere else in their table say.
-ENDS_ELSEWHERE = ("gpu_contexts",)
 #: Calls that put work on a GPU, unless a stream is being captured.
 LAUNCHING = re.compile(r"cu(?:da)?(?:Launch(?:Cooperative)?Kernel|Launch(?:Grid|_|$)|GraphLaunch)")
 CAPTURE_BEGIN = re.compile(r"cu(?:da)?StreamBeginCapture")
@@ -132,7 +127,7 @@ def plan_whole_task(
     )
     noted = [span for result in results for span in result.spans.values()]
     own = _list_spans_of_runs(results, _list_layouts_about_profiler())
-    known, stored = _unite_spans(*own, *noted), _unite_spans(*_list_spans_of_runs(results))
+    known, stored = unite_spans(*own, *noted), unite_spans(*_list_spans_of_runs(results))
     launches = tuple(chain.from_iterable(result.launches for result in results))
     return WholeTask(report, info, tuple(left_out), settings, known, stored, launches)
 
@@ -177,106 +172,13 @@ def survey_report(task: WholeTask) -> WholeReport:
 
 def survey_database(task: WholeTask, database: Database) -> WholeReport:
     """Collect facts about the report of an open database as a whole."""
-    span = task.span or find_span(task, database)
+    span = task.span or find_span(database, task.info, task.kinds, task.settings, task.known)
     # Profiler rows count only in a report without other rows.
     span = task.stored if span is None else span
     lost = []
     if task.launches and span:
         lost = count_lost_launches(task, database, span[1])
     return WholeReport(span, lost)
-
-
-def find_span(
-    task: WholeTask,
-    database: Database,
-    piece_rows: int = SURVEY_ROWS,
-    known: Mapping[Part, Span | None] = MappingProxyType({}),
-) -> Span | None:
-    """Return the span of all events of a report; None if it has none. known: bounds of some pieces of so many
-    rows, as :func:`_find_bounds` returns them.
-    """
-    info, span = task.info, task.known
-    kinds = [
-        one for one in all_kinds() if one.name in task.kinds and info.parts.keys() & {*one.tables}
-    ]
-    bounds: dict[Part, Span | None] = {**known}
-    for kind in sorted(kinds, key=lambda kind: not kind.extends_trace):
-        if not kind.extends_trace and span is not None:
-            break
-        parts = [info.parts[table] for table in kind.tables if table in info.parts]
-        pieces = [piece for part in parts for piece in part.split(piece_rows)]
-        for piece in pieces:
-            if piece not in bounds:
-                bounds[piece] = _find_bounds(database, piece, info)
-        dated = [piece for piece in pieces if bounds[piece] not in (UNKNOWN, None)]
-        whole = _unite_spans(*(bounds[piece] for piece in dated)) or UNKNOWN
-        # Most of the others lie between the earliest and the latest.
-        edges = (
-            (min(dated, key=bounds.get), max(dated, key=lambda one: bounds[one][1]))
-            if dated
-            else ()
-        )
-        for piece in dict.fromkeys((*edges, *pieces)):
-            own = bounds[piece]
-            # Pieces without times of their own lie where the others of the kind do.
-            if own == UNKNOWN or kind.name in ENDS_ELSEWHERE:
-                own = whole
-            if own and (span is None or _unite_spans(span, own) != span):
-                span = _unite_spans(span, _read_span(task, database, kind, piece))
-    return span
-
-
-def _find_bounds(database: Database, piece: Part, info: ReportInfo) -> Span | None:
-    """Return the bounds of the times of the events in a piece of a table; None if it can have none, UNKNOWN
-    for a table without times.
-    """
-    columns = database.tables[piece.table].columns
-    begin = next((name for name in TIMES if name in columns), None)
-    if begin is None:
-        return UNKNOWN
-    names = (begin, *(name for name in ENDS if name in columns))
-    first, last = info.capture.first, info.capture.last
-    begins, *ends = (
-        times[mask_usable(times) & (times >= first) & (times <= last)]
-        for times in map(database.read(piece, names).__getitem__, names)
-    )
-    if not len(begins):
-        return None
-    # Events last 1 ns at least.
-    return int(begins.min()), max(int(one.max()) for one in (begins, *ends) if len(one)) + 1
-
-
-def _read_span(task: WholeTask, database: Database, kind: EventKind, piece: Part) -> Span | None:
-    """Return the span of the events of a kind in a piece of its table."""
-    extraction = Extraction(task.info, database, settings=task.settings)
-    extraction.condition, extraction.stores = kind.make_condition(task.info), False
-    pieces = extract_rows(kind, extraction, piece)
-    return _unite_spans(*(find_span_of_rows(rows, kind.open_ended) for rows in pieces))
-
-
-def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
-    """Return the first and the last time (ns) of rows or samples as they would be stored, or None.
-    open_ended: a row without an end lasts to the end of the trace.
-    """
-    if isinstance(rows, Counters):
-        time = rows.time[mask_usable(rows.time) & (rows.values != ABSENT).any(axis=1)]
-        return (int(time.min()), int(time.max())) if len(time) else None
-    kept, end = repair_times(rows, open_ended, Account())
-    begin, end = rows.begin[kept], end[kept]
-    lasts = end[end != OPEN].max(initial=NULL)
-    return (int(begin.min()), max(int(begin.max()) + 1, int(lasts))) if len(begin) else None
-
-
-def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
-    """Yield the rows of a kind in a piece of its table, without damaged times."""
-    for rows in kind.extract(extraction, piece):
-        yield extraction.drop_far_rows(rows) if kind.extends_trace else rows
-
-
-def _unite_spans(*spans: Span | None) -> Span | None:
-    """Return the span that covers all given ones; None for no span."""
-    known = [span for span in spans if span is not None]
-    return (min(first for first, _ in known), max(last for _, last in known)) if known else None
 
 
 # ---- launches without work ------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from nsys2prv.events.name_rules import (
 )
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo, find_processes
-from nsys2prv.export.recording import ENDS, TIMES
+from nsys2prv.export.outlines import ENDS, TIMES
 from nsys2prv.export.source import (
     NULL,
     Columns,

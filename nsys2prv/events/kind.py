@@ -133,6 +133,12 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     lookup_tables: tuple[str, ...] = ()
     #: Its rows are rows of other kinds too, with further information.
     rereads_rows: bool = False
+    #: Each of its rows is translated without the others, but for the call that launched it: of a part in time
+    #: its own rows are read. By default if the kind has no `read`.
+    separable: bool = False
+    #: Its rows carry numbers, which outlines note (:mod:`nsys2prv.export.outlines`): of a part in time all of
+    #: these are read.
+    carries_numbers: bool = False
 
     #: Indexes that it fills: LAUNCHES or NCCL_CALLS.
     provides: tuple[str, ...] = ()
@@ -173,7 +179,15 @@ def declare_kind(name: str) -> EventKind:
     """Return the kind with this name in the catalogue."""
     catalogue = load_catalogue()
     with name_entry(catalogue.files.get(("kinds", name), ""), "kinds", name):
-        spec = {"row": "host thread", "layouts": [name], "name": name, **catalogue.kinds[name]}
+        own = catalogue.kinds[name]
+        separable = "read" not in own and not own.get("opt_in")
+        spec = {
+            "row": "host thread",
+            "layouts": [name],
+            "name": name,
+            "separable": separable,
+            **own,
+        }
         if isinstance(tables := spec.get("tables"), dict):
             spec["tables"] = list(tables)
             spec["layouts"] = list(chain.from_iterable(tables.values()))

@@ -59,6 +59,7 @@ from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction, Numbering
 from nsys2prv.events.kind import NEVER, Counters, Reason, Rows
 from nsys2prv.events.range_texts import FACTS, read_facts, read_facts_of
 from nsys2prv.export.info import PROCESS_MASK, ReportInfo, find_processes
+from nsys2prv.export.outlines import NVTX_REALS, NVTX_WHOLE_NUMBERS
 from nsys2prv.export.source import (
     FEW_TEXTS,
     NULL,
@@ -83,7 +84,6 @@ NO_TEXT = "(no text)"
 MARK, PUSHPOP = (load_catalogue().kinds[name]["where"] for name in ("nvtx_marks", "nvtx_on_gpu"))
 STARTEND = "{eventType} IN (60, 71)"
 MARK_TYPES = tuple(map(int, re.findall(r"\d+", MARK)))
-RANGE_TYPES = tuple(map(int, re.findall(r"\d+", PUSHPOP + STARTEND)))
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 REPLAYS = "nvtx_on_gpu_replays"
 #: Columns of projected ranges.
@@ -96,8 +96,7 @@ WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\
 #: Paths of real numbers that JSON may write as whole ones.
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
 #: Columns with numbers: of those of a row the first counts.
-WHOLE_COLUMNS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
-REAL_COLUMNS = ("doubleValue", "floatValue")
+WHOLE_COLUMNS, REAL_COLUMNS = NVTX_WHOLE_NUMBERS, NVTX_REALS
 #: Columns that tell when, where and in which domain an event is.
 PLACE = ("start", "end", "globalTid", "domainId", "eventType")
 #: Path of the one number that an event carries in a column, as if it stood in JSON.

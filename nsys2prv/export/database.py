@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 from nsys2prv._util.budget import TABLE_ROWS
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.files import Closable
+from nsys2prv.export.outlines import Outline
 from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows, Wanted
 
 #: A column in a condition, of which the type counts, or whether it is NULL, or its value.
@@ -150,6 +151,8 @@ class SourceTable:
     #: All of its rows; and all of them, without a look at them.
     whole: Part
     everything: Part
+    #: Bounds of its rows, where these were found.
+    outline: Outline | None = None
 
     def __contains__(self, column: object) -> bool:
         return column in self.columns
@@ -171,8 +174,10 @@ class Database(Closable):
 
     # ---- what each form of exports has in its own way ----
 
-    def check(self) -> None:
-        """Check all tables. Raise Nsys2prvError, in one line, if a table is damaged."""
+    def check(self, outlined: bool = False) -> None:
+        """Check all tables. Raise Nsys2prvError, in one line, if a table is damaged. outlined: find the
+        outlines of tables, if that costs little; always of NVTX events.
+        """
         raise NotImplementedError
 
     def _read_part(self, part: Part, wanted: Wanted) -> tuple[Columns, np.ndarray]:
@@ -181,8 +186,12 @@ class Database(Closable):
         """
         raise NotImplementedError
 
-    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
-        """Return columns of the rows of a small table that meet a condition."""
+    def _read_rows(
+        self, table: str, columns: Sequence[str], where: str, parts: Sequence[Part] = ()
+    ) -> list[tuple]:
+        """Return columns of the rows of a small table that meet a condition. parts: those with all such rows, if
+        the table is large.
+        """
         raise NotImplementedError
 
     def _find_strings(self, ids: Sequence[int]) -> dict[int, str]:
@@ -251,14 +260,19 @@ class Database(Closable):
         return sum(int(np.count_nonzero(met)) if where else rows.rows for rows, met in pieces)
 
     def read_small_table(
-        self, table: str, *columns: str, where: str = "", types: tuple[type, ...] = ()
+        self,
+        table: str,
+        *columns: str,
+        where: str = "",
+        types: tuple[type, ...] = (),
+        parts: Sequence[Part] = (),
     ) -> list[tuple]:
         """Return columns of the rows of a small table that meet a condition, in row order.
 
-        types: required types of the first columns; rows with other types are damaged and skipped. A
-        missing column reads as None, a missing table as no rows.
+        types: required types of the first columns; rows with other types are damaged and skipped.
+        parts: as for `_read_rows`. A missing column reads as None, a missing table as no rows.
         """
-        found = self._read_rows(table, columns, where) if table in self.tables else []
+        found = self._read_rows(table, columns, where, parts) if table in self.tables else []
         return [row for row in found if all(map(isinstance, row, types))] if types else found
 
     def read_strings(self, ids: np.ndarray | Sequence[int]) -> dict[int, str]:

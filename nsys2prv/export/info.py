@@ -21,6 +21,15 @@ from nsys2prv._util.budget import OBJECT_NAME
 from nsys2prv.clock.maps import ReportClock
 from nsys2prv.export.communicators import Communicator, read_communicators
 from nsys2prv.export.database import Database
+from nsys2prv.export.outlines import (
+    IS_NAME,
+    NVTX_CATEGORY,
+    NVTX_DOMAIN_CREATE,
+    NVTX_TABLE,
+    TRAITS,
+    Outline,
+    list_blocks,
+)
 from nsys2prv.export.recording import (
     Capture,
     Message,
@@ -62,9 +71,6 @@ MACHINE = {
 #: A version: nothing else of a report's environment may get into an output.
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
 PROCESS_MASK = ~0xFFFFFF
-#: eventType of NVTX_EVENTS (documented in Nsight's ENUM_NSYS_EVENT_TYPE).
-NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
-NVTX_TABLE = "NVTX_EVENTS"
 NVTX_NAMES = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
 #: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
 GlobalPid = NewType("GlobalPid", int)
@@ -256,6 +262,8 @@ class ReportInfo(Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     #: Tells the launcher's jobs apart.
     job: str = ""
+    #: Outlines of tables that were asked for.
+    outlines: dict[str, Outline] = {}
     #: Number of ranks by each variable of that environment.
     launcher_sizes: dict[str, int] = field(default_factory=dict)
     #: Version of NVIDIA's driver, empty if unknown.
@@ -331,14 +339,20 @@ def tid_of(global_tid: int) -> int:
     return global_tid & 0xFFFFFF
 
 
-def read_report_info(path: str | Path, given_path: Path | None = None) -> ReportInfo:
+def read_report_info(
+    path: str | Path, given_path: Path | None = None, outlined: bool = False
+) -> ReportInfo:
     """Read the small tables of an export. given_path: the .nsys-rep file from which it was made, if
-    any.
+    any. outlined: whether to add the outlines of its tables.
     """
     with open_database(path) as database:
         check_tables(given_path or database.path, database.tables)
-        database.check()
-        return _inspect_database(database, given_path)
+        database.check(outlined)
+        info = _inspect_database(database, given_path)
+        if not outlined:
+            return info
+        outlines = ((name, table.outline) for name, table in database.tables.items())
+        return replace(info, outlines={name: one for name, one in outlines if one})
 
 
 def _inspect_database(database: Database, given_path: Path | None) -> ReportInfo:
@@ -471,7 +485,13 @@ def _read_nvtx_names(
     If a process has several rows for one domain, from several threads, any of them is used.
     """
     columns = ("eventType", "globalTid", "domainId", "category", "text", "textId")
-    rows = database.read_small_table(NVTX_TABLE, *columns, where=NVTX_NAMES)
+    parts = ()
+    if NVTX_TABLE in database.tables and (outline := database.tables[NVTX_TABLE].outline):
+        naming = (outline.bounds[TRAITS] & IS_NAME) != 0
+        parts = tuple(list_blocks(database.tables[NVTX_TABLE].whole, naming, outline.block_rows))
+        if not parts:
+            return {}, {}
+    rows = database.read_small_table(NVTX_TABLE, *columns, where=NVTX_NAMES, parts=parts)
     texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:

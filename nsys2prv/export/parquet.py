@@ -180,7 +180,7 @@ class ParquetFolder(Database):
         strings = self.tables.get(STRINGS)
         self.has_few_strings = strings is None or strings.file.stat().st_size <= FEW_STRINGS
 
-    def check(self) -> None:
+    def check(self, outlined: bool = False) -> None:
         """Measure all tables. Raise Nsys2prvError if a file has no valid footer, or if all tables
         unpack to more than files of their size may contain. Damaged pages are found when they are
         read.
@@ -224,11 +224,13 @@ class ParquetFolder(Database):
         self._last = table
         return table.read(part, columns)
 
-    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
+    def _read_rows(
+        self, table: str, columns: Sequence[str], where: str, parts: Sequence[Part] = ()
+    ) -> list[tuple]:
         found: list[tuple] = []
         source, budget = self.tables[table], FolderBudget(self.packed)
         present = [name for name in columns if name in source]
-        for piece in source.whole.split(TABLE_ROWS):
+        for piece in (one for part in parts or [source.whole] for one in part.split(TABLE_ROWS)):
             rows: Part = piece
             if where:
                 met = np.flatnonzero(self._read_part(piece, Wanted(conditions=[where]))[1])

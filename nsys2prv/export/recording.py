@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import find_bounds
 from nsys2prv.export.database import Database
+from nsys2prv.export.outlines import TIMES
 from nsys2prv.export.source import NULL, TIME_LIMIT, mask_usable
 
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
@@ -62,9 +63,6 @@ LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
 GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
 #: At most one in so many sampled rows may lie apart; with more it is unknown which ones are wrong.
 APART_SHARE = 4
-#: Columns with a row's time (the first that a table has is used), and columns with other times.
-TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
-ENDS = ("end", "endedAt")
 #: Tables whose rows are no events of the program.
 OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
 #: Times are sampled from so many tables, the largest.

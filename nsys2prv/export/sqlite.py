@@ -31,6 +31,7 @@ from nsys2prv.export.database import (
     quote_name,
     select_condition_bits,
 )
+from nsys2prv.export.outlines import NVTX_TABLE
 from nsys2prv.export.parquet import ParquetFolder
 from nsys2prv.export.report_files import (
     DAMAGE,
@@ -137,7 +138,7 @@ class SqliteDatabase(Database):
         except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
             raise self._make_unreadable_error(error, table) from None
 
-    def check(self) -> None:
+    def check(self, outlined: bool = False) -> None:
         """Read all tables. Raise Nsys2prvError, in one line, for damaged pages and for lost pages,
         to which nothing in the file refers.
         """
@@ -149,7 +150,9 @@ class SqliteDatabase(Database):
         not_all_read = self._others.copy()
         for table in (self._schema, *self.tables.values()):
             with self._explain_damage(table.name):
-                checked = file and table.check(met)
+                # The outline of NVTX events finds the names among them.
+                is_large = not self.has_few_strings and (outlined or table.name == NVTX_TABLE)
+                checked = file and table.check(met, is_large)
                 if not checked:
                     self._check_by_sql(table.name)
                 if not checked or table.has_frames:
@@ -194,7 +197,9 @@ class SqliteDatabase(Database):
         with self._explain_damage():
             return self.connection.execute(sql).fetchall()
 
-    def _read_rows(self, table: str, columns: Sequence[str], where: str) -> list[tuple]:
+    def _read_rows(
+        self, table: str, columns: Sequence[str], where: str, parts: Sequence[Part] = ()
+    ) -> list[tuple]:
         source = self.tables[table]
         with self._explain_damage(table):
             rows = source.read_rows(columns)
@@ -204,7 +209,7 @@ class SqliteDatabase(Database):
             if from_pages := self._read_pages(source.everything, Wanted(conditions=[where])):
                 return list(compress(rows, from_pages[1].tolist()))
         names = [quote_name(one) if one in source.columns else "NULL" for one in columns]
-        pieces = source.whole.split(TABLE_ROWS)
+        pieces = (piece for part in parts or [source.whole] for piece in part.split(TABLE_ROWS))
         return [row for piece in pieces for row in self._read_by_names(piece, names, where)]
 
     def _read_by_names(self, part: Part, names: Sequence[str], where: str) -> list[tuple]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.native import core
+from nsys2prv.export import outlines
 from nsys2prv.export.database import (
     MOST_TYPES,
     ConditionColumns,
@@ -29,6 +30,13 @@ from nsys2prv.export.database import (
     quote_name,
     write_integer,
     write_types,
+)
+from nsys2prv.export.outlines import (
+    NVTX_NUMBERS,
+    NVTX_TABLE,
+    Outline,
+    list_outlined,
+    list_traits,
 )
 from nsys2prv.export.source import (
     FRAME_COLUMNS,
@@ -48,6 +56,8 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 ROWID = -1
 #: What a column of a record cannot be, as there.
 NOT_NULL, NO_NUMBER = 1, 2
+#: Rows with a value in a column are noted, as there.
+NOTED = 4
 #: A page is against the file format: its number.
 DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
@@ -272,6 +282,8 @@ class SqliteTable(SourceTable):
         self.file, self.size = file, size
         self._sql, self._query, self._indexes = sql, query, indexes
         self._rows_checked = False
+        #: Bounds of its rows, where :meth:`check` was to find them.
+        self.outline: Outline | None = None
 
     @cached_property
     def declared(self) -> Declaration:
@@ -322,22 +334,45 @@ class SqliteTable(SourceTable):
             return Part(self.name, 1, rows, "")
         return Part(self.name, first, last, self.declared.rowid)
 
-    def check(self, met: bytearray) -> bool:
+    def check(self, met: bytearray, outlined: bool = False) -> bool:
         """Read the whole table, mark its pages in `met`, and set its extent. Return False if SQLite
         must check the table.
 
         Raise DamagedPage for damage. Raise DatabaseError if a key has no index: the rows were then
         written with another declaration. Frames of call stacks are checked later, when they are
-        read; :meth:`check_rows` checks them before SQLite reads them.
+        read; :meth:`check_rows` checks them before SQLite reads them. outlined: whether to find
+        bounds of the rows.
         """
         declared = self.declared
         needed = None if declared.has_frames else declared.rules
         if not self._indexes.issuperset(declared.key_indexes):
             raise sqlite3.DatabaseError("malformed database schema")
-        found = ask_core(self.file.check, self.root, needed, met)
-        if found is not None and not declared.has_frames:
-            self.whole = self._bound_rows(*found)
-        return found is not None
+        outline = self._describe_outline() if outlined and needed is not None else ()
+        if outline and self.name == NVTX_TABLE:
+            notes = (NOTED * (column in NVTX_NUMBERS) for column in declared.fields)
+            needed = bytes(rule | note for rule, note in zip(needed, notes, strict=True))
+        found = ask_core(self.file.check, self.root, needed, met, *outline)
+        if found is None:
+            return False
+        if not declared.has_frames:
+            *extent, bounds = found
+            self.whole = self._bound_rows(*extent)
+            if bounds and self.whole.rowid:
+                self.outline = Outline.from_core(bounds)
+        return True
+
+    def _describe_outline(self) -> tuple:
+        """Return the arguments of the compiled core for an outline, none if it cannot make one."""
+        fields = self.declared.fields
+        names = list_outlined(self.name, fields) or ()
+        if any(fields[name].has_default for name in names if name):
+            return ()
+        # Of columns behind the last one all values are missing.
+        absent = RecordField(len(self.declared.rules), "INTEGER", False)
+        columns = [fields.get(name, absent).column(INTEGERS, None, None, None) for name in names]
+        most = self.size // (LEAST_ROW_BYTES * outlines.BLOCK_ROWS) + 1
+        bits = outlines.BLOCK_ROWS.bit_length() - 1
+        return (columns, bits, most, list_traits(self.name)) if columns else ()
 
     def check_rows(self) -> None:
         """Read all rows of a table, once, to check them. Interior pages are already checked. Raise

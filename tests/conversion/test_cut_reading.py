@@ -14,6 +14,7 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.conversion import cut_reading
 from nsys2prv.conversion.options import CutOptions
+from nsys2prv.export import outlines, sqlite
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Numbers that are counted from the first one that is read.
@@ -51,12 +52,12 @@ def list_records(trace: Trace) -> Counter[tuple]:
 def test_a_part_of_a_large_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports, luck = sorted((SAMPLES / name).glob("*.sqlite")), random.Random(len(name))
     monkeypatch.setattr(cut_reading, "LEAST_REPORT_ROWS", 0)
+    monkeypatch.setattr(sqlite, "SMALL_FILE", 0)
     of_all: Counter[str] = Counter()
     for block_rows in (8, 8, 64):
         begin = luck.uniform(0, 90)
         time = f"{begin}%:{begin + luck.uniform(1, 10)}%"
-        monkeypatch.setattr(cut_reading, "BLOCK_ROWS", block_rows)
-        monkeypatch.setattr(cut_reading, "PIECE_ROWS", 50 * block_rows)
+        monkeypatch.setattr(outlines, "BLOCK_ROWS", block_rows)
         found, read = [], []
         for least in (1 << 60, 0):
             monkeypatch.setattr(cut_reading, "LEAST_ROWS", least)

@@ -20,7 +20,7 @@ from tools.trace import Trace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli import main
 from nsys2prv.events.kind import Reason
-from nsys2prv.export.recording import TIMES
+from nsys2prv.export.outlines import TIMES
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 OVERHEAD, TYPE, SEVERITY, SOURCE, TEXT = 69201100, 69201101, 69201110, 69201111, 69201112

@@ -2,7 +2,7 @@
  * number in the file.
  *
  *     cc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -DBLOCK_BYTES=1 -I nsys2prv/_util/native \
- *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/lost.c nsys2prv/_util/native/stacks.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
+ *         tests/fuzz/fuzz_pages.c nsys2prv/_util/native/pages.c nsys2prv/_util/native/records.c nsys2prv/_util/native/outline.c nsys2prv/_util/native/lost.c nsys2prv/_util/native/stacks.c nsys2prv/_util/native/texts.c -lm -o fuzz_pages
  *     ./fuzz_pages PAGES SEED FILE...
  *
  * Mutates pages of these databases until so many were. With BLOCK_BYTES=1 pages are read one by one into buffers of just their size, so that
@@ -81,7 +81,13 @@ static void read_table(const PageFile *file, uint32_t root) {
     uint32_t damaged;
     Extent all;
     uint8_t *met = calloc(file->pages / 8 + 1, 1);
-    Status checked = check_table(file, root, (const uint8_t[]){0, 1, 0, 1}, any(5), met, &all, &damaged), status = find_leaves(file, root, NULL, &leaves, &damaged);
+    Column outlined[OUTLINED];
+    for (size_t k = 0; k < OUTLINED; k++)
+        outlined[k] = (Column){.field = (int32_t)any(6) - 1, .kind = INTEGERS, .null = INT64_MIN};
+    Outline outline = {.block_bits = (uint32_t)any(64), .most_blocks = any(1000), .traits = (const uint8_t[]){1, 16, 0}, .types = any(4), .columns = outlined};
+    Status checked = check_table(file, root, (const uint8_t[]){0, 1, NOTED, 1}, any(5), met, any(2) ? &outline : NULL, &all, &damaged);
+    Status status = find_leaves(file, root, NULL, &leaves, &damaged);
+    free(outline.bounds);
     uint32_t lost, roots[] = {1 + (uint32_t)any(file->pages), 1 + (uint32_t)any(file->pages), (uint32_t)any(UINT32_MAX)};
     statuses[find_lost_page(file, roots, any(4), met, &lost)]++;
     free(met);

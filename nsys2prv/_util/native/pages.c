@@ -164,7 +164,7 @@ bool fills_page(const uint8_t *page, uint32_t header, uint32_t page_size, TakenB
     content = content ? content : LARGEST_PAGE;
     while (block) {
         uint32_t size = block + 4 > page_size ? 0 : be16(page + block + 2);
-        if (block <= before || size < LEAST_FREE_BLOCK || !take_bytes(taken, block, size, page_size))
+        if (block <= before || size < LEAST_FREE_BLOCK || !take_bytes(taken, block, size))
             return false;
         before = block;
         block = be16(page + block);
@@ -186,7 +186,7 @@ static Status add_children(const uint8_t *page, uint32_t number, uint32_t page_s
         const uint8_t *end;
         if (offset < pointers + 2 * cells || offset + 5 > page_size || !(end = read_varint(page + offset + 4, page + page_size, &key)))
             return DAMAGED;
-        if (!take_bytes(&taken, offset, (uint32_t)(end - page) - offset, page_size))
+        if (!take_bytes(&taken, offset, (uint32_t)(end - page) - offset))
             return DAMAGED;
         /* Strictly ascending keys make it certain that each row is met once and in its place. */
         if ((int64_t)key > last || ((int64_t)key <= before && before != INT64_MIN))

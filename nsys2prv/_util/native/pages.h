@@ -78,22 +78,28 @@ static inline Status meet_page(uint8_t *met, uint32_t page) {
     return OK;
 }
 
-/* The bytes of a page that are part of a cell or of a free block, a bit each; how many they are, and the first of them. */
+/* The bytes of a page that are part of a cell or of a free block: all from `solid` on, where cells stand one before the other as SQLite
+ * puts them, and a bit for each before it; how many they are, and the first of them. */
 typedef struct {
-    uint32_t count, first;
+    uint32_t count, first, solid;
     uint64_t bits[LARGEST_PAGE / 64];
 } TakenBytes;
 
 static inline void begin_page(TakenBytes *taken, uint32_t page_size) {
     taken->count = 0;
-    taken->first = page_size;
+    taken->first = taken->solid = page_size;
     memset(taken->bits, 0, page_size / 8);
 }
 
 /* Takes bytes first..first + size - 1, one at least; false where they are not all in the page and free. */
-static inline bool take_bytes(TakenBytes *taken, uint32_t first, uint32_t size, uint32_t page_size) {
+static inline bool take_bytes(TakenBytes *taken, uint32_t first, uint32_t size) {
     uint32_t last = first + size - 1;
-    if (last >= page_size)
+    if (first + size == taken->first && taken->first == taken->solid) {
+        taken->count += size;
+        taken->first = taken->solid = first;
+        return true;
+    }
+    if (last >= taken->solid)
         return false;
     for (uint32_t word = first / 64; word <= last / 64; word++) {
         uint64_t bits = UINT64_MAX;

@@ -33,7 +33,7 @@ typedef struct {
     uint32_t hash;
     uint32_t values_end;  /* of the last wanted value */
     uint64_t record_size; /* what the header says of it */
-    uint8_t size;
+    uint8_t size, traits; /* IS_NOTED where a value is in a column that is noted */
     uint8_t header[LONGEST_PLANNED];
     Place *places;
 } Plan;
@@ -61,6 +61,8 @@ struct Decoder {
     const uint8_t *rules;         /* then, what each of so many fields cannot have */
     int32_t ruled_fields;
     int64_t first_rowid, last_rowid;  /* met then */
+    Outline *outline;             /* then, of all rows, or NULL */
+    uint8_t traits;               /* of the row that was put last */
     const int64_t *chosen, *chosen_end;  /* the rowids of the rows to come, NULL for all rows */
 };
 
@@ -203,7 +205,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
     uint64_t offset = size, serial;
     if (!(at = read_varint(header, end, &serial)))
         return DAMAGED;
-    plan->rows = 0;
+    plan->rows = plan->traits = 0;
     plan->values_end = 0;
     for (size_t k = 0; k < decoder->count; k++)
         if (decoder->ordered[k]->field == ROWID)
@@ -218,6 +220,8 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
         bool is_number = serial && serial < FIRST_TEXT;
         if (decoder->rules && decoder->rules[field] & (serial ? is_number ? NO_NUMBER : 0 : NOT_NULL))
             return DAMAGED;
+        if (decoder->rules && serial && decoder->rules[field] & NOTED)
+            plan->traits = IS_NOTED;
         uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
         if (value > record_size - offset)
             return DAMAGED;
@@ -412,6 +416,7 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
     Plan *plan = plan_of(decoder, found, &status);
     if (!plan)
         return status;
+    decoder->traits = plan->traits;
     const uint8_t *record = found->at;
     if (plan->values_end > found->local && !(record = gathered(decoder, found, plan->values_end, &status)))
         return status;
@@ -451,7 +456,7 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return DAMAGED;
         before = found.rowid;
         any_before = true;
-        if (decoder->met && !take_bytes(&decoder->taken, offset, found.cell, page_size))
+        if (decoder->met && !take_bytes(&decoder->taken, offset, found.cell))
             return DAMAGED;
         if (found.rowid < first)
             continue;
@@ -467,7 +472,9 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
             decoder->last_rowid = found.rowid;
         }
-        if ((status = put_row(decoder, &found, *row)) != OK)
+        if ((status = put_row(decoder, &found, decoder->outline ? 0 : *row)) != OK)
+            return status;
+        if (decoder->outline && (status = note_row(decoder->outline, (uint64_t)found.rowid - (uint64_t)decoder->first_rowid, decoder->traits)) != OK)
             return status;
         if (decoder->met && found.overflow_page
             && (status = follow_chain(&decoder->chain, found.overflow_page, found.size - found.local, decoder->met)) != OK)
@@ -503,14 +510,17 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     return status;
 }
 
-Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Extent *found,
+Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Outline *outline, Extent *found,
                    uint32_t *damaged) {
     Decoder *decoder = NULL;
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    if (status == OK && rules && (status = new_decoder(file, NULL, 0, &decoder)) == OK) {
+    for (size_t k = 0; outline && k < OUTLINED; k++)
+        outline->columns[k].values = &outline->values[k];
+    if (status == OK && rules && (status = new_decoder(file, outline ? outline->columns : NULL, outline ? OUTLINED : 0, &decoder)) == OK) {
         decoder->met = met;
+        decoder->outline = outline;
         decoder->rules = rules;
         decoder->ruled_fields = (int32_t)fields;
         status = decode_leaves(decoder, &leaves, 0, leaves.count, INT64_MIN, INT64_MAX, &found->rows, SIZE_MAX, damaged);

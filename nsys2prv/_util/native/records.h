@@ -112,12 +112,40 @@ typedef struct {
     int64_t first, last;
 } Extent;
 
-/* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. */
-enum { NOT_NULL = 1, NO_NUMBER = 2 };
+/* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. And no rule: rows with a value are noted in an
+ * outline. */
+enum { NOT_NULL = 1, NO_NUMBER = 2, NOTED = 4 };
+
+/* Columns of an outline: times, an id, and a type, which tells the traits of a row. The least number stands for NULL. */
+enum { BEGIN, END, ID, TYPE, OUTLINED };
+
+/* Of each block: its least begin, the greatest begin or end, the least and the greatest id, and the traits of any of its rows. Without rows the
+ * least are the greatest number, and the greatest are the least. */
+enum { LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS };
+
+/* A row lasts, one has no begin, one that lasts no end, and one a value in a column that is noted; other bits are the caller's. */
+enum { IS_RANGE = 1, IS_UNDATED = 2, IS_OPEN = 4, IS_NOTED = 8 };
+
+/* Bounds of blocks of a table, of 1 << block_bits rowids each from the first one on. */
+typedef struct {
+    uint32_t block_bits;
+    size_t most_blocks;
+    const uint8_t *traits;  /* of so many types; of no types if each row lasts */
+    size_t types;
+    int64_t *bounds;
+    size_t blocks, room;
+    Column *columns;        /* OUTLINED of them, which put their values here */
+    int64_t values[OUTLINED];
+} Outline;
+
+/* Adds a row whose values are in `values`. row: its rowid less the first one; traits: IS_NOTED or 0. */
+Status note_row(Outline *, uint64_t row, uint8_t traits);
 
 /* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values that the table's columns can have. rules: for each of `fields` of
- * them what it cannot have; NULL: the interior pages alone are read, and nothing is found. met, damaged: as of find_leaves. */
-Status check_table(const PageFile *, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Extent *found, uint32_t *damaged);
+ * them what it cannot have; NULL: the interior pages alone are read, and nothing is found. outline: gets bounds, or NULL. met, damaged: as of
+ * find_leaves. */
+Status check_table(const PageFile *, uint32_t root, const uint8_t *rules, size_t fields, uint8_t *met, Outline *, Extent *found,
+                   uint32_t *damaged);
 
 #endif

@@ -203,7 +203,7 @@ static Status take_leaf(Collector *collector, const uint8_t *page, uint32_t numb
         int64_t id;
         uint64_t sum;
         if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &row) || row.rowid <= before
-            || row.rowid > upper || !take_bytes(&taken, offset, row.cell, page_size))
+            || row.rowid > upper || !take_bytes(&taken, offset, row.cell))
             return DAMAGED;
         before = row.rowid;
         if (!(*sorted = read_id(&row, &id, &sum)))

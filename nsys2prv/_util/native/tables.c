@@ -218,29 +218,6 @@ typedef struct {
     Leaves leaves;
 } TableObject;
 
-static PyObject *check(FileObject *self, PyObject *arguments) {
-    unsigned int root;
-    uint32_t damaged = 0;
-    Extent found;
-    Status status;
-    Py_buffer met, rules;
-    if (!PyArg_ParseTuple(arguments, "Iz*w*", &root, &rules, &met))
-        return NULL;
-    PyObject *result = NULL;
-    if ((size_t)met.len <= self->file.pages / 8 || rules.len > INT32_MAX)
-        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page");
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        status = check_table(&self->file, root, rules.buf, (size_t)rules.len, met.buf, &found, &damaged);
-        Py_END_ALLOW_THREADS
-        result = status != OK ? raise_status(status, damaged)
-                              : Py_BuildValue("nLL", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last);
-    }
-    PyBuffer_Release(&met);
-    PyBuffer_Release(&rules);
-    return result;
-}
-
 static PyObject *lost_page(FileObject *self, PyObject *arguments) {
     Py_buffer met, roots;
     uint32_t lost;
@@ -379,6 +356,52 @@ static int take_columns(PyObject *given, Asked *asked, Py_ssize_t *rows) {
         if (take_column(PyList_GetItem(given, k), &asked->columns[k], &asked->held[2 * k], rows) < 0)
             return -1;
     return 0;
+}
+
+static PyObject *check(FileObject *self, PyObject *arguments) {
+    unsigned int root;
+    uint32_t damaged = 0;
+    Extent found;
+    Status status;
+    Asked asked = {0};
+    Outline outline = {0};
+    Py_ssize_t rows = 1, most = 0;
+    Py_buffer met, rules, traits = {0};
+    PyObject *given = NULL, *result = NULL;
+    if (!PyArg_ParseTuple(arguments, "Iz*w*|O!Iny*", &root, &rules, &met, &PyList_Type, &given, &outline.block_bits, &most, &traits))
+        return NULL;
+    if (given && take_columns(given, &asked, &rows) < 0)
+        goto done;
+    bool fits = !given || (asked.count == OUTLINED && outline.block_bits < 64 && most >= 0 && traits.obj);
+    for (Py_ssize_t k = 0; k < asked.count; k++)
+        fits = fits && asked.columns[k].kind == INTEGERS && asked.columns[k].null == INT64_MIN && !asked.columns[k].values;
+    if ((size_t)met.len <= self->file.pages / 8 || rules.len > INT32_MAX || !fits) {
+        PyErr_SetString(PyExc_ValueError, "there must be a bit for each page, and the columns of an outline");
+        goto done;
+    }
+    outline.columns = asked.columns;
+    outline.most_blocks = (size_t)most;
+    outline.traits = traits.buf;
+    outline.types = (size_t)traits.len;
+    Py_BEGIN_ALLOW_THREADS
+    status = check_table(&self->file, root, rules.buf, (size_t)rules.len, met.buf, given ? &outline : NULL, &found, &damaged);
+    Py_END_ALLOW_THREADS
+    uint64_t odd = 0;
+    for (Py_ssize_t k = 0; k < asked.count; k++)
+        odd += asked.columns[k].odd;
+    if (status != OK)
+        raise_status(status, damaged);
+    else
+        result = Py_BuildValue("nLLy#", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last, odd ? NULL : (char *)outline.bounds,
+                               (Py_ssize_t)(outline.blocks * BOUNDS * sizeof *outline.bounds));
+done:
+    free(outline.bounds);
+    release(&asked);
+    if (traits.obj)
+        PyBuffer_Release(&traits);
+    PyBuffer_Release(&met);
+    PyBuffer_Release(&rules);
+    return result;
 }
 
 static PyObject *decode(TableObject *self, PyObject *arguments) {
@@ -591,9 +614,11 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, rules, met): read all of the table with this root page, and set the bits of its pages in `met`, in\n"
-     "which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without rows).\n"
-     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 3 both; None: its interior pages alone are read, and what is\n"
+     "check(root, rules, met, [columns, block_bits, most_blocks, traits]): read all of the table with this root page, and set the bits of its\n"
+     "pages in `met`, in which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without\n"
+     "rows), and an outline: five numbers (int64) of each of at most so many blocks of 1 << block_bits rowids, see records.h; None if one of\n"
+     "its columns has other values than integers. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
+     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 to note rows with a value, or their sum; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
     {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
      "lost_page(met, roots): the first page that is of no table, of no index and not free, 0 where there is none. met: the pages of tables\n"

@@ -291,6 +291,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
             "row": "GPU, a row for each process" if self.queue else "host thread",
             "tables": [self.table],
             "read": "attributes.extract_line",
+            "separable": True,
             "groups": self.groups,
             "has_duration": self.has_duration,
             "overlap_group": self.name if self.queue else "",

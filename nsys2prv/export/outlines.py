@@ -1,0 +1,88 @@
+"""Outline a table while it is checked: the bounds of times and ids in each block of its rows, by which those
+with rows of a span are found, or with an id, and the events of some types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nsys2prv._util.columns import find_edges
+
+if TYPE_CHECKING:
+    from nsys2prv.export.source import Part
+
+#: Rows of a block (a power of 2).
+BLOCK_ROWS = 1024
+#: Columns with a row's time (the first that a table has is used), and columns with other times.
+TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
+ENDS = ("end", "endedAt")
+#: Columns with the id of the call that launched a row's work, and with its type.
+CORRELATION, EVENT_TYPE = "correlationId", "eventType"
+#: Bounds of a block, and traits of its rows, as in native/records.h; the last is set here.
+LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS = range(6)
+IS_RANGE, IS_UNDATED, IS_OPEN, IS_NOTED, IS_NAME = 1, 2, 4, 8, 16
+#: The table of NVTX events; types of its rows (documented in Nsight's ENUM_NSYS_EVENT_TYPE): names of categories and
+#: domains, and ranges. The second of each type of ranges is the same from an nvtxt file.
+NVTX_TABLE = "NVTX_EVENTS"
+NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
+NVTX_RANGES = (59, 70, 60, 71)
+#: Columns of this table with numbers that events carry: an outline notes the rows that have one.
+NVTX_WHOLE_NUMBERS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
+NVTX_REALS = ("doubleValue", "floatValue")
+NVTX_NUMBERS = (*NVTX_WHOLE_NUMBERS, *NVTX_REALS, "jsonText", "jsonTextId")
+_NVTX_TRAITS = dict.fromkeys(NVTX_RANGES, IS_RANGE) | dict.fromkeys(
+    (NVTX_CATEGORY, NVTX_DOMAIN_CREATE), IS_NAME
+)
+
+
+class Outline(Struct, frozen=True):
+    """Bounds of the blocks of a table."""
+
+    #: The rows of each block.
+    block_rows: int
+    #: Of each block LEAST to TRAITS (5, blocks). Without rows the least are the greatest int64, and the greatest
+    #: the least.
+    bounds: np.ndarray
+
+    @classmethod
+    def from_core(cls, bounds: bytes) -> Outline:
+        """Return the outline that the compiled core has made."""
+        columns = np.frombuffer(bounds, np.int64).reshape(-1, BOUNDS).T
+        return cls(BLOCK_ROWS, np.ascontiguousarray(columns))
+
+
+def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] | None:
+    """Return the columns to outline of a table, "" for a missing one: begin, end, id and type. Return None for a
+    table without times, or with several ends.
+    """
+    begin = next((name for name in TIMES if name in columns), None)
+    ends = [name for name in ENDS if name in columns]
+    if begin is None or len(ends) > 1:
+        return None
+    identity = CORRELATION if CORRELATION in columns else ""
+    kind = EVENT_TYPE if table == NVTX_TABLE and EVENT_TYPE in columns else ""
+    return begin, *(ends or [""]), identity, kind
+
+
+def list_traits(table: str) -> bytes:
+    """Return the traits of each type of rows; none for a table in which all rows are ranges."""
+    if table != NVTX_TABLE:
+        return b""
+    return bytes(_NVTX_TRAITS.get(number, 0) for number in range(1 + max(_NVTX_TRAITS)))
+
+
+def list_blocks(whole: Part, blocks: np.ndarray, block_rows: int) -> Iterator[Part]:
+    """Yield the rows of these blocks of a table (a mask), consecutive ones together."""
+    edges = find_edges(blocks)
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if blocks[first]:
+            yield replace(
+                whole,
+                first=whole.first + first * block_rows,
+                last=min(whole.last, whole.first + last * block_rows - 1),
+            )

@@ -1,0 +1,121 @@
+"""Outlines of tables, which are found while these are checked, against their rows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsys2prv._util.native import core
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND
+from nsys2prv.export import outlines, sqlite
+from nsys2prv.export.info import read_report_info
+from nsys2prv.export.outlines import (
+    ENDS,
+    GREATEST,
+    HIGH,
+    IS_NAME,
+    IS_NOTED,
+    IS_OPEN,
+    IS_UNDATED,
+    LEAST,
+    LOW,
+    NVTX_RANGES,
+    NVTX_TABLE,
+    TIMES,
+    TRAITS,
+)
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+REPORTS = [next((SAMPLES / name).glob("*.sqlite")) for name in ("graphs", "machine", "training")]
+BLOCK_ROWS = 16
+LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+pytestmark = pytest.mark.skipif(not core, reason="made by the compiled core")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlines, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(sqlite, "SMALL_FILE", 0)
+
+
+def compare(report: Path) -> int:
+    """Compare all outlines of a report with the rows of its tables; return how many there are."""
+    found = read_report_info(report, outlined=True)
+    connection = sqlite3.connect(report)
+    for table, outline in found.outlines.items():
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        begin = next(name for name in TIMES if name in columns)
+        end = next((name for name in ENDS if name in columns), "NULL")
+        identity = "correlationId" if "correlationId" in columns else "NULL"
+        kind = "eventType" if table == NVTX_TABLE else "NULL"
+        numbers = [one for one in outlines.NVTX_NUMBERS if one in columns and table == NVTX_TABLE]
+        number = f"coalesce({', '.join([*numbers, 'NULL', 'NULL'])})"
+        rows = connection.execute(
+            f"SELECT rowid, {begin}, {end}, {identity}, {kind}, {number} FROM {table}"
+        )
+        first, count = found.parts[table].first, outline.bounds.shape[1]
+        expected = np.tile(np.array([[LARGEST, SMALLEST] * 2 + [0]]).T, count)
+        for rowid, *times, identity, kind, number in rows:
+            of_block = expected[:, (rowid - first) // BLOCK_ROWS]
+            known = [time for time in times if time is not None]
+            ids = [] if identity is None else [identity]
+            if times[0] is not None:
+                of_block[LEAST] = min(of_block[LEAST], times[0])
+            of_block[GREATEST] = max(of_block[GREATEST], *known, SMALLEST)
+            of_block[LOW], of_block[HIGH] = (
+                min(of_block[LOW], *ids, LARGEST),
+                max(of_block[HIGH], *ids, SMALLEST),
+            )
+            lasts = kind in NVTX_RANGES or table != NVTX_TABLE
+            traits = outlines.IS_RANGE * lasts
+            traits |= IS_UNDATED * (times[0] is None) | IS_OPEN * (lasts and times[1] is None)
+            traits |= IS_NOTED * (number is not None) | IS_NAME * (kind in (33, 75))
+            of_block[TRAITS] |= traits
+        assert np.array_equal(outline.bounds, expected), table
+    return len(found.outlines)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.parent.name)
+def test_outlines_of_samples(report: Path) -> None:
+    assert compare(report) > 3
+
+
+def test_outlines_with_gaps_and_nulls(tmp_path: Path) -> None:
+    report = shutil.copy(REPORTS[0], tmp_path)
+    connection = sqlite3.connect(report)
+    with connection:
+        connection.execute("DELETE FROM NVTX_EVENTS WHERE rowid BETWEEN 30 AND 90 OR rowid % 7 = 3")
+        connection.execute("UPDATE NVTX_EVENTS SET end = NULL WHERE rowid % 50 = 1")
+        connection.execute("UPDATE NVTX_EVENTS SET eventType = 33 WHERE rowid % 90 = 2")
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -start WHERE rowid = 20")
+    connection.close()
+    assert compare(report) > 3
+
+
+def test_no_outline_of_other_values(tmp_path: Path) -> None:
+    report = shutil.copy(REPORTS[0], tmp_path)
+    connection = sqlite3.connect(report)
+    with connection:
+        connection.execute("UPDATE NVTX_EVENTS SET end = 'late' WHERE rowid = 20")
+    connection.close()
+    assert NVTX_TABLE not in read_report_info(report, outlined=True).outlines
+
+
+def test_names_of_domains_are_found_by_outlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for report in REPORTS:
+        by_outline = read_report_info(report)
+        monkeypatch.setattr(sqlite, "SMALL_FILE", 1 << 40)
+        whole = read_report_info(report)
+        monkeypatch.setattr(sqlite, "SMALL_FILE", 0)
+        assert by_outline.domains == whole.domains
+        assert by_outline.categories == whole.categories
+
+
+def test_types_of_ranges() -> None:
+    assert set(map(int, re.findall(r"\d+", PUSHPOP + STARTEND))) == {*NVTX_RANGES}
