@@ -1,7 +1,7 @@
-"""Run the command line: :func:`main` reads arguments, runs a command, prints messages.
+"""Run the command line: :func:`main` reads arguments, runs a command, and prints messages.
 
-Input: arguments. Output: the printed text, and an exit status. Start in :func:`main`, then read
-``options.yaml``, which declares all commands with their options, and :mod:`arguments`, which parses them.
+Input: arguments. Output: printed text, and an exit status. Start in :func:`main`, then read
+``options.yaml``, which declares all commands and options, and :mod:`arguments`, which parses them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status."""
+    """Run the command line and return the exit status."""
     try:
         return _run(arguments)
     except errors.EndedBySignal as ended:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    """Run the command; return the exit status. May raise
+    """Run a command and return the exit status. May raise
     :class:`nsys2prv._util.errors.EndedBySignal`.
     """
     _open_closed_streams()
@@ -105,7 +105,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that the caller closed (`>&-`), so that no file takes their place."""
+    """Open standard streams that the caller closed (`>&-`), so that no other file takes their
+    place.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -178,13 +180,13 @@ def run_conversion(arguments: list[str]) -> int:
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
-    """Print warnings to standard error, a line each."""
+    """Print warnings to standard error, one line each."""
     for warning in warnings:
         print_message("warning", warning)
 
 
 def print_message(severity: str, text: str) -> None:
-    """Print a line to standard error."""
+    """Print one line to standard error. severity: such as `warning`."""
     print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
 
 
@@ -256,7 +258,7 @@ def run_cfgs(arguments: list[str]) -> int:
 
 
 def _parse_times(text: str) -> tuple[int, int]:
-    """Return begin and end (ns) of a time of the trace."""
+    """Return start and end (ns) of a time span of the trace."""
     from nsys2prv.conversion.options import parse_span
 
     ends = [moment for moment in parse_span(text) if moment and not moment.ratio]

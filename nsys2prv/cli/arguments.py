@@ -1,7 +1,9 @@
-"""Parse command lines. ``options.yaml`` declares all commands and their options; argparse errors become one
-line with advice. Refuse command lines that are probably mistakes, and suggest the intended ones.
+"""Parse command lines. ``options.yaml`` declares all commands and options. Errors of argparse
+become one line with advice. Command lines that are probably mistakes are refused, with a
+suggestion.
 
-Input: the words of a command line. Output: a namespace, and the `Options` of a conversion made from it.
+Input: the words of a command line. Output: a namespace, and the `Options` of a conversion made from
+it.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ HINTS: dict[str, str] = _MISTAKES["values"]
 
 
 def refuse(mistake: str, **words: object) -> NoReturn:
-    """Raise UsageError for a mistake, by its name in ``mistakes.yaml``. words: fill in the message."""
+    """Raise UsageError for a mistake in ``mistakes.yaml``. words: values for the placeholders in
+    the message.
+    """
     raise UsageError(MESSAGES[mistake].format(**words))
 
 
@@ -73,16 +77,14 @@ def load_commands() -> dict[str, Any]:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Keeps the lines of descriptions, folded to the terminal."""
+    """Formatter that keeps the lines of descriptions, folded to the terminal."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(fold_lines(text.splitlines(), width, 0))
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a command. Its errors are one line, suggest the intended command, and are raised as
-    UsageError.
-    """
+    """Parser of a command. Errors are one line with the intended command, raised as UsageError."""
 
     def __init__(self, command: str) -> None:
         declared = load_commands()[command]
@@ -122,7 +124,7 @@ class Parser(argparse.ArgumentParser):
         print("\n".join(fold_lines(text.rstrip().splitlines(), find_width())), file=file)
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with argparse's complaint in our words."""
+        """Raise UsageError with argparse's message in the words of this program."""
         if wanted := NO_VALUE.match(message):
             message = f"{wanted[1]} takes a value; write {self._show_option(wanted[1])}"
         elif wanted := NO_CHOICE.match(message):
@@ -138,7 +140,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; {self.help_hint}")
 
     def _show_option(self, name: str) -> str:
-        """Return the spelling of an option that takes a value."""
+        """Return how an option with a value is written."""
         option = self._option_string_actions.get(name)
         return f"{name} {(option.metavar if option else None) or 'VALUE'}"
 
@@ -151,7 +153,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Parse arguments, after a look at their names (:meth:`check_options`)."""
+        """Parse arguments after checking their names (:meth:`check_options`)."""
         self.check_options(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -186,8 +188,8 @@ class Parser(argparse.ArgumentParser):
 def _declare(
     group: argparse._ActionsContainer, head: str, settings: str | dict[str, Any] | None
 ) -> None:
-    """Add an option or an argument. head: how it is written, with its names and its value;
-    settings: its help, or further settings of argparse.
+    """Add an option or an argument. head: its names and value, as written in help. settings: its
+    help, or further settings of argparse.
     """
     words = head.split()
     names = [word for word in words if word.startswith("-")]
@@ -213,14 +215,14 @@ def _declare(
 
 
 class _RefuseLegacyOption(argparse.Action):
-    """Refuses an option of BSC's nsys2prv; its constant names the replacement."""
+    """Action that refuses an option of BSC's nsys2prv. Its constant names the replacement."""
 
     def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
         refuse("option_of_bsc", option=name, here=self.const)
 
 
 class _Version(argparse.Action):
-    """Prints the version."""
+    """Action that prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nsys2prv._util import format_version
@@ -230,7 +232,7 @@ class _Version(argparse.Action):
 
 
 def _split_pair(text: str) -> tuple[str, str]:
-    """Return kind and value of KIND=VALUE."""
+    """Return KIND=VALUE as (kind, value)."""
     kind, _, value = text.partition("=")
     if not kind or not value:
         raise ValueError(text)
@@ -238,7 +240,7 @@ def _split_pair(text: str) -> tuple[str, str]:
 
 
 def _parse_min_duration(text: str) -> tuple[str, int]:
-    """Return kind and nanoseconds of [KIND=]NS."""
+    """Return [KIND=]DURATION as (kind, ns)."""
     kind, equals, duration = text.strip().rpartition("=")
     return kind if equals else "all", parse_duration(duration)
 
@@ -272,7 +274,7 @@ LIMITED = ("", "job", "iteration", "communication", "region", "kernel", "efficie
 
 
 def _parse_limit(text: str) -> Limit:
-    """Parse a limit [WHAT=]SHARE, such as 5% or kernel:gemm=0.05."""
+    """Return the limit for a text [WHAT=]SHARE, such as 5% or kernel:gemm=0.05."""
     from nsys2prv.show.difference.facts import Limit
 
     wanted, _, number = text.rpartition("=")
@@ -309,7 +311,9 @@ VALUES: dict[str, Callable[[str], Any]] = {
 
 
 def _parse_value(option: str, value: str, text: str) -> Any:
-    """Parse the text of an option with this kind of `value`. Raise UsageError."""
+    """Return the value of an option from its text. value: kind of value. Raise UsageError for
+    invalid text.
+    """
     try:
         return VALUES[value](text)
     except ValueError:
@@ -321,8 +325,8 @@ ACTIONS = {"boolean": argparse.BooleanOptionalAction, "version": _Version}
 
 
 def parse_analysis(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `report`, `diff` or `study`. Raise UsageError if a file to write is
-    a report, as when its name was forgotten.
+    """Return the options of `report`, `diff` or `study`. Raise UsageError if a file to write is a
+    report, which happens if its name was forgotten.
     """
     # --moment names a trace to write.
     words = [
@@ -374,7 +378,7 @@ def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
 
 
 def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that were given and are named like fields of a struct."""
+    """Return name -> value for given arguments that have the name of a field in a struct."""
     defaults = asdict(struct())
     given = {name: value for name, value in vars(arguments).items() if value not in (None, [])}
     # Options that may be given several times: pairs, or values.
@@ -386,8 +390,8 @@ def _choose_fields(struct: type[Struct], arguments: argparse.Namespace) -> dict[
 
 
 def name_files_plainly(arguments: list[str]) -> list[str]:
-    """Return the arguments without `--`; files after it with names that begin like options get their folder
-    as a prefix.
+    """Return the arguments without `--`. Files after it that look like options get their folder as
+    a prefix.
     """
     if "--" not in arguments:
         return arguments
@@ -400,7 +404,7 @@ def name_files_plainly(arguments: list[str]) -> list[str]:
 
 
 def join_kind_options(arguments: Sequence[str]) -> list[str]:
-    """Join `-t -nvtx` to one word: argparse would take `-nvtx` for an option."""
+    """Join `-t -nvtx` into one word, because argparse would take `-nvtx` for an option."""
     joined: list[str] = []
     waiting = iter(arguments)
     for argument in waiting:
@@ -413,7 +417,7 @@ def join_kind_options(arguments: Sequence[str]) -> list[str]:
 
 
 def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
-    """Return the kinds given to -t. Raise UsageError if -t is given without any, as with an
+    """Return the kinds given with -t. Raise UsageError if -t is given without kinds, as with an
     unset variable.
     """
     kinds = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
@@ -430,7 +434,7 @@ def suggest_command(word: str, commands: Collection[str], before: str = "nsys2pr
 
 
 def check_command(word: str, commands: Collection[str]) -> None:
-    """Raise UsageError for a first argument that is nearly a command, and neither an option nor a
+    """Raise UsageError if the first argument is similar to a command, and neither an option nor a
     file.
     """
     if word.startswith("-") or set(word) & set("./*?[") or Path(word).exists():
@@ -440,8 +444,8 @@ def check_command(word: str, commands: Collection[str]) -> None:
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
-    """Raise UsageError for a report given as event kinds, for example `-t rank0.sqlite out.prv`. words: the
-    values of -t.
+    """Raise UsageError if a report is given as an event kind, as in `-t rank0.sqlite out.prv`.
+    words: values of -t.
     """
     for word in words:
         if has_report_name(Path(word)) or is_trace_name(word):
@@ -449,7 +453,9 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
-    """Raise UsageError for commands, event kinds, or traces given as reports. kinds: the values of -t."""
+    """Raise UsageError if commands, event kinds or traces are given as reports. kinds: values of
+    -t.
+    """
     reports, output = paths[:-1], paths[-1]
     for word in reports:
         if word in commands and not Path(word).exists():
@@ -476,7 +482,7 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
 
 
 def check_output(output: str) -> None:
-    """Raise UsageError if the trace to write is a folder, or has the ending of another sort of file."""
+    """Raise UsageError if the trace to write is a folder, or has the ending of another file type."""
     path = Path(output)
     if os.sep == "/" and PureWindowsPath(output).drive and "\\" in output:
         refuse("windows_path", path=output)
@@ -503,7 +509,7 @@ def check_folder_of_views(folder: Path) -> None:
 
 
 def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
-    """Raise UsageError for a report, a folder or another file of a trace given to a command for traces."""
+    """Raise UsageError if a command for traces gets a report, a folder, or another file of a trace."""
     for path in paths:
         if has_report_name(Path(path)):
             refuse("report_for_trace", path=path, command=command)
@@ -519,7 +525,7 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
 
 
 def refuse_traces(command: str, paths: Sequence[str]) -> None:
-    """Raise UsageError for a trace given to a command for reports."""
+    """Raise UsageError if a command for reports gets a trace."""
     for path in paths:
         if is_trace_name(path):
             reports = _read_report_names(Path(path))
@@ -527,7 +533,7 @@ def refuse_traces(command: str, paths: Sequence[str]) -> None:
 
 
 def _read_report_names(trace: Path) -> str:
-    """Return the report names in the file beside a trace."""
+    """Return the names of the reports, from the file beside a trace."""
     beside = name_beside(trace, ".nsys2prv.json")
     try:
         names = [str(entry["name"]) for entry in json.loads(beside.read_bytes())["inputs"]]
@@ -537,5 +543,5 @@ def _read_report_names(trace: Path) -> str:
 
 
 def is_trace_name(path: str) -> bool:
-    """Return whether the name is that of a trace."""
+    """Return True if the name is that of a trace."""
     return path.lower().endswith(TRACES)

@@ -1,5 +1,5 @@
-"""Describe reports for ``--list``: one table of their contents, with marks at differences, and the tables
-that are not translated, with reasons.
+"""Describe reports for ``--list``: one table of their contents, with marks at differences, and the
+tables that are not translated, with reasons.
 
 Input: paths of reports. Output: text and warnings.
 """
@@ -51,9 +51,10 @@ class _ReportContents(Struct, frozen=True):
 def describe_reports(
     paths: Sequence[Path], found: Collection[Path] = (), anonymous: bool = False
 ) -> tuple[str, list[str]]:
-    """Return a description of the reports, and warnings about missing or repeated ranks. found: reports from
-    folders, which are skipped if they are files of another kind. anonymous: with pseudonyms. Raise
-    Nsys2prvError for a file that is not a report.
+    """Return a description of the reports, and warnings about missing or repeated ranks.
+
+    found: reports from folders, which are skipped if they are files of other programs. anonymous:
+    use pseudonyms. Raise Nsys2prvError for a file that is not a report.
     """
     inspected, foreign = [], []
     for path in paths:
@@ -113,8 +114,8 @@ def _inspect_reports(path: Path) -> _ReportContents:
 
 
 def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each report, in columns, with marks at values that differ although they should be the
-    same in all reports. With many reports, only those that differ from most are shown.
+    """Return a line per report, in columns, with marks at values that differ but should be equal in
+    all reports. If there are many reports, return only those that differ from most.
     """
     columns = {
         title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
@@ -146,7 +147,7 @@ def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
 
 
 def _format_table(columns: dict[str, list[str]]) -> list[str]:
-    """Return the lines of a table with these cells by the titles of its columns."""
+    """Return the lines of a table. columns: title -> cells."""
     return lay_out_table([Column(*column) for column in columns.items()], find_width())
 
 
@@ -157,7 +158,7 @@ def _find_unusual(cells: list[str]) -> list[bool]:
 
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return a line for each kind of event in the reports: rows in total, and in each report."""
+    """Return a line per event kind in the reports: the rows in total and in each report."""
     names, titles, counts = [], [], []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in reports]
@@ -177,12 +178,14 @@ def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
 
 
 def _differ(rows: Sequence[int]) -> bool:
-    """Return whether some reports have no rows or far fewer than others."""
+    """Return True if some reports have no rows, or far fewer rows than others."""
     return min(rows) < ALIKE * max(rows)
 
 
 def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
-    """Format the number of rows in each report; marked if some have none or far fewer than others."""
+    """Return the number of rows in each report as text, with marks if some have none or far fewer
+    than others.
+    """
     least, most = min(rows), max(rows)
     if least == most:
         return f"{most:,}"
@@ -201,7 +204,7 @@ def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
-    """Return the tables with rows that no kind of event reads, by the reason why."""
+    """Return the tables with rows that no event kind reads, by reason."""
     translated = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     counts: Counter[str] = Counter()
     for one in reports:
@@ -230,7 +233,9 @@ def _format_begin(info: ReportInfo) -> str:
 
 
 def _count_processes(info: ReportInfo) -> str:
-    """Return the profiled processes of a report, or all processes in it if the profiled ones are unknown."""
+    """Return the number of profiled processes in a report; of all processes if the profiled ones
+    are unknown.
+    """
     own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
     named = [
         f"{name or 'process'} {pid_of(pid)}"
@@ -248,7 +253,7 @@ def _describe_gpus(info: ReportInfo) -> str:
 
 
 def _format_rank(info: ReportInfo) -> str:
-    """Return the ranks of a report, their source, and the number of ranks of the job."""
+    """Return the ranks of a report as text, with their source and the number of ranks of the job."""
     if info.ranks:
         name, ranks = "MPI", list_some(list(map(str, sorted(info.ranks.values()))), 4)
     elif info.launcher_ranks:

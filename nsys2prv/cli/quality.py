@@ -1,7 +1,7 @@
-"""Run `nsys2prv quality`: check a capture, such as a short trial run, before the long one.
+"""Run `nsys2prv quality`: check a capture, such as a short trial run, before the long run.
 
-Input: parsed options. Output: data missing for the figures, further recordable data, and the command that
-would record it, with the options and the program of the first report.
+Input: parsed options. Output: data missing for the figures, further data that can be recorded, and
+the command that would record it, with the options and the program of the first report.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_quality(options: argparse.Namespace) -> Answer:
 
 
 def _make_command(tables: Collection[str], wanted: Iterable[str], program: Sequence[str]) -> str:
-    """Return the command that records the contents of these tables, and adds these options."""
+    """Return the nsys command that records the contents of these tables, with additional options."""
     traced = [
         what for prefix, what in TRACED.items() if any(table.startswith(prefix) for table in tables)
     ]
@@ -94,6 +94,6 @@ def _make_command(tables: Collection[str], wanted: Iterable[str], program: Seque
 
 
 def _read_program(first: ReportInfo) -> list[str]:
-    """Return the program started by the first report, and its arguments; [] if not recorded."""
+    """Return the program and arguments that the first report started; [] if not recorded."""
     with open_database(first.path) as database:
         return read_program(database)

@@ -1,7 +1,7 @@
 """Run the commands `nsys2prv report`, `diff` and `study`.
 
-Input: parsed options. Output: text, and the requested files: JSON and pages (:mod:`nsys2prv.show.page`), for
-a study also Markdown, CSV, TALP files and traces.
+Input: parsed options. Output: text, and the requested files: JSON and pages
+(:mod:`nsys2prv.show.page`); for a study also Markdown, CSV, TALP files and traces.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run_report(options: argparse.Namespace) -> Answer:
 
 
 def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> Summary:
-    """Write the trace of a finding's first moment, with the times of the whole job."""
+    """Write the trace of a finding's first moment, in times of the whole job."""
     number, trace = _parse_moment(options)
     spans = {place: one.span for place, one in enumerate(findings, 1) if one.span}
     if number not in spans:
@@ -110,7 +110,7 @@ def _write_moment(findings: Sequence[Finding], options: argparse.Namespace) -> S
 
 
 def _parse_moment(options: argparse.Namespace) -> tuple[int, str]:
-    """Return the number of a finding, and the trace to write. Raise UsageError if these are not given."""
+    """Return the number of a finding, and the trace to write. Raise UsageError if one is missing."""
     number, _, trace = options.moment.partition("=")
     if not (number.isdigit() and trace):
         refuse("moment_of_no_trace", text=options.moment)
@@ -120,8 +120,9 @@ def _parse_moment(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _choose_tutorial(options: argparse.Namespace) -> Path:
-    """Return the folder of the tutorial: the given one, or one named after the first report in Paraver's
-    folder."""
+    """Return the folder of the tutorial: as given, or in Paraver's folder, named after the first
+    report.
+    """
     from nsys2prv.show.tutorial import find_tutorials_folder
 
     if isinstance(options.paraver_tutorial, Path):
@@ -132,8 +133,8 @@ def _choose_tutorial(options: argparse.Namespace) -> Path:
 
 
 def _find_trace(options: argparse.Namespace) -> Path:
-    """Return the trace that a tutorial opens: beside a finished report, otherwise in its own folder. Raise
-    UsageError for a finished report without a trace beside it.
+    """Return the trace that a tutorial opens: beside a finished report, otherwise in the tutorial's
+    folder. Raise UsageError for a finished report without a trace beside it.
     """
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -158,39 +159,41 @@ def _write_files(
     more: Mapping[Path, str] = MappingProxyType({}),
     **contents: Callable[[], str],
 ) -> None:
-    """Write the requested files, all or none. contents: option -> function that makes the text of its file.
-    more: further files.
+    """Write the requested files, all or none. contents: option -> function that makes the text of
+    its file. more: further files.
     """
     chosen = {path: make for name, make in contents.items() if (path := vars(options)[name])}
     write_complete_files({path: make_text() for path, make_text in chosen.items()} | {**more})
 
 
 def _import_page() -> ModuleType:
-    """Return the module of pages; its templates take a while to import."""
+    """Import and return the module of pages. Its templates take time to import."""
     from nsys2prv.show import page
 
     return page
 
 
 def choose_running(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of all that reads reports that were given."""
+    """Return the given options that apply to all commands that read reports."""
     return _choose(options, *RUNNING)
 
 
 def _choose(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options with these names that were given."""
+    """Return name -> value for the given options with these names."""
     return {name: value for name in names if (value := vars(options).get(name)) is not None}
 
 
 def _select_part(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that select a part of the job; `study` has none of them."""
+    """Return the given options that select a part of the job; `study` has none."""
     if "region" not in options:
         return {}
     return {"kinds": parse_kinds(options.trace), "cut": make_cut_options(options)}
 
 
 def _format_job(job: FinishedJob, style: Style, is_headed: bool = True) -> str:
-    """Return the first screen, or everything requested. is_headed: with the heading."""
+    """Return the first screen, or everything that was requested, as text. is_headed: include the
+    heading.
+    """
     results, heading, notes = [*job.results.values()], list[str](), list[str]()
     if is_headed:
         told = [QualityNote(**note) for note in job.description.get("quality", ())]
@@ -205,7 +208,7 @@ def _format_job(job: FinishedJob, style: Style, is_headed: bool = True) -> str:
 
 
 def _analyse_reports(options: argparse.Namespace) -> FinishedJob:
-    """Return the analyzed job, by default with only the analyses of the first screen."""
+    """Return the analyzed job; by default, only with the analyses of the first screen."""
     names = options.only
     first = Path(options.reports[0])
     if first.suffix != JSON:
@@ -251,7 +254,7 @@ def _finish_job(
     name: str = "",
     typical: bool = False,
 ) -> FinishedJob:
-    """Return the job; is_drawn: with the events for a page."""
+    """Return the finished job. is_drawn: include the events for a page."""
     if not is_drawn:
         return FinishedJob(job.describe(reports, name), results)
     with job.prepared.progress.show_phase("page", 1):
@@ -313,9 +316,9 @@ def run_diff(options: argparse.Namespace) -> Answer:
 def write_report_files(
     job: Job, reports: Sequence[str | Path], path: Path, trace: Path, paths: bool = True
 ) -> str:
-    """Return all analyses of a converted job as text; also write them as JSON to the new file `path`, as a
-    page beside it, and into its trace if that is a Perfetto trace. paths: write the paths of reports, not
-    only their names.
+    """Return all analyses of a converted job as text. Also write them as JSON to the new file
+    `path`, as a page beside it, and into its trace if this is a Perfetto trace. paths: write the
+    paths of reports, not only their names.
     """
     if not paths:
         reports = [Path(report).name for report in reports]
@@ -352,7 +355,7 @@ def _analyse_job(
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
-    """Return the job that an argument of `diff` names, analyzed."""
+    """Return the analyzed job for an argument of `diff`."""
     path = Path(name)
     if path.suffix == JSON:
         if options.iterations or _select_part(options) != WHOLE_JOB:
@@ -366,12 +369,12 @@ def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
 
 
 def _name_run(given: str, options: argparse.Namespace) -> str:
-    """Return the name of a given run in outputs: its path, or a pseudonym."""
+    """Return the name of a run in outputs: its path, or a pseudonym."""
     return make_pseudonym("run", given) if options.anonymous else given
 
 
 def make_heading(job: Mapping[str, Any]) -> list[str]:
-    """Return the heading of a report. job: as :meth:`nsys2prv.open_job.OpenJob.describe` returns it."""
+    """Return the lines of a report's heading. job: from :meth:`nsys2prv.open_job.OpenJob.describe`."""
     gpus = f", {count_gpus(job)}" if job["devices"] else ", no GPU work"
     if models := format_gpu_models(job):
         gpus += f" ({models})"
@@ -440,7 +443,7 @@ def run_study(options: argparse.Namespace) -> Answer:
 
 
 def _check_runs(options: argparse.Namespace) -> None:
-    """Raise UsageError for unusable runs or output folders."""
+    """Raise UsageError if runs or output folders cannot be used."""
     paths = [Path(run) for run in options.runs]
     if options.whole and options.iterations:
         refuse("whole_and_iterations")
@@ -470,8 +473,8 @@ def _parse_labels(options: argparse.Namespace) -> dict[str, str]:
 def _hide_given(
     study: Study, drawn: Mapping[str, FinishedJob] | None, regions: Sequence[str]
 ) -> dict[str, FinishedJob] | None:
-    """Name the runs of a study by their labels, and the requested regions by pseudonyms; return the drawing
-    of each run under its new name.
+    """Rename the runs of a study to their labels, and requested regions to pseudonyms. Return the
+    drawn jobs under the new names.
     """
     names = {run.name: run.label for run in study.runs}
     hidden = {name: make_pseudonym("range", name) for name in regions}
@@ -486,7 +489,7 @@ def _hide_given(
 
 
 def _cut_runs(study: Study, paths: Sequence[str], options: argparse.Namespace) -> None:
-    """Write the trace of the focus of analysis of each run. paths: of the runs."""
+    """Write a trace of each run's focus of analysis. paths: of the runs."""
     from nsys2prv.show.study.formats import name_file
 
     options.cut.mkdir(exist_ok=True)

@@ -1,13 +1,13 @@
 """Relate events of several reports: messages, collectives, memory in use.
 
-Input: *facts*, small frames that event kinds keep while reading
-(:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Output: further records and lines in trace time, and
-clock observations. Start here, then read :mod:`gpu_memory`, the shortest relation.
+Input: *facts*, small frames that event kinds store while reading
+(:meth:`nsys2prv.events.extraction.Extraction.add_fact`). Output: further records and lines in trace
+time, and clock observations. Start here, then read :mod:`gpu_memory`, the shortest relation.
 
-The event catalogue declares all relations and names their functions; :func:`run_relations` runs them once
-every clock, object and name is known. The rows of a job are stored on disk as :class:`Block`, by group and
-report, so no task needs all rows of a job at once. `gathering` observes clocks by collectives; `meetings`
-lists the matched calls.
+The event catalogue declares all relations and names their functions. :func:`run_relations` runs
+them when every clock, object and name is known. The rows of a job are stored on disk as
+:class:`Block`, by group and report, so no task needs all rows of a job at once. `gathering` makes
+clock observations from collectives; `meetings` lists the matched calls.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
-    """Clock observations of a relation. Times are those of the hosts' own clocks."""
+    """Clock observations of a relation. Times are on the hosts' own clocks."""
 
     #: Calls of collectives, in pieces of whole groups that ascend by group.
     calls: Sequence[CallPiece] = ()
@@ -79,7 +79,7 @@ COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
 
 
 class FactFile(Struct, frozen=True):
-    """Facts of one reading task."""
+    """File with the facts of one reading task."""
 
     #: The facts, on disk; times are local ns.
     frame: StoredFrame
@@ -98,7 +98,7 @@ class FactFile(Struct, frozen=True):
 
 
 class RelationContext(Struct, frozen=True):
-    """Context that a relation runs in."""
+    """Context in which a relation runs: facts, tasks, workers and folders."""
 
     #: Facts by name, in the order of their tasks.
     files: Mapping[str, tuple[FactFile, ...]]
@@ -114,23 +114,27 @@ class RelationContext(Struct, frozen=True):
     clock_error: int = ALIGNED_ERROR
 
     def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
-        """Return the context with the facts of a relation, or None if its first kind of facts is missing."""
+        """Return the context with the facts of one relation, or None if there are no facts of its
+        first kind.
+        """
         files = {name: self.files.get(name, ()) for name in relation.facts}
         own = replace(self, files=files, first_task=first_task)
         return own if files[relation.facts[0]] else None
 
     def run_all(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Call the tasks on the workers and return their results in order. A task is a `partial` of
-        a pure function over files.
+        """Run the tasks on the workers and return their results in order. A task is a `partial` of
+        a function that depends only on files.
         """
         return list(self.run_tasks(run_task, tasks))
 
     def run_each(
         self, name: str, function: Callable[..., T], *columns: Iterable, more: tuple = ()
     ) -> list[T]:
-        """Call the function on the workers for each element of the columns, as `map` does, followed by a unique
-        path for the files that it writes, then `more`; return the results in order. name: prefix of these
-        files.
+        """Run a function on the workers, once for each element of the columns (as `map` does), and
+        return the results in order.
+
+        After the elements, the function gets a unique path for files that it writes, then `more`.
+        name: prefix of these files.
         """
         tasks = [
             partial(function, *own, self.folder / f"{name}-{self.first_task}-{place}", *more)
@@ -139,8 +143,8 @@ class RelationContext(Struct, frozen=True):
         return self.run_all(tasks)
 
     def divide_facts(self, first: str, *names: str) -> list[list]:
-        """Return columns for tasks that read the facts of some reports each: the files of each of
-        these names, and the tasks of the trace.
+        """Return columns of arguments for tasks, each of which reads the facts of some reports: the
+        fact files for each of these names, and the tasks of the trace.
         """
         pieces = divide_by_report(self.files[first])
         reports = [{file.report for file in piece} for piece in pieces]
@@ -152,21 +156,21 @@ class RelationContext(Struct, frozen=True):
 
 
 def run_task(task: Callable[[], T]) -> T:
-    """Call a task."""
+    """Run a task."""
     return task()
 
 
 class Relation(Struct, frozen=True, forbid_unknown_fields=True):
-    """The declaration of a relation: the facts it reads, and two functions (`module.function` of this
+    """Declaration of a relation: the facts it reads, and two functions (`module.function` of this
     package, or "").
 
-    Both functions get the facts as files and run tasks on them. They decide how many facts a task reads at a
-    time.
+    Both functions get the facts as files and run tasks on them. They decide how many facts a task
+    reads at a time.
 
-    A frame of facts has the columns that its event kind gave it, with trace times and thread indices in place
-    of local times and objects. It also has `report` (index in rank order), `host` (its machine),
-    `clock_group` (times of one group can be compared), and `task` (0-based trace task) of the process in
-    column `process`.
+    A frame of facts has the columns from its event kind, with trace times and thread indices
+    instead of local times and objects. Four columns are added: `report` (index in rank order),
+    `host` (its machine), `clock_group` (times within a group can be compared), and `task` (trace
+    task, from 0, of the process in column `process`).
     """
 
     #: Name, as --args and --sample take it.
@@ -185,7 +189,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     observe: str = ""
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return the result of a function of this package."""
+        """Call one of the relation's functions by name, and return its result."""
         return find_function(function, __name__)(*arguments)
 
 
@@ -196,9 +200,11 @@ def write_result(
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
 ) -> TaskResult:
-    """Store the records and lines that a relation found, and return them as the result of this task number.
-    Times are trace time (ns) and objects are thread indices of the trace. Fields of the rows' layouts are
-    plain numbers or values of value sets.
+    """Store records and lines found by a relation, and return them as the result of this task
+    number.
+
+    Times are trace times (ns), and objects are thread indices of the trace. Fields contain plain
+    numbers or values of value sets.
     """
     result = TaskResult(number, TRACE, 0)
     account = Account()
@@ -213,13 +219,13 @@ def write_result(
 
 @cache
 def all_relations() -> tuple[Relation, ...]:
-    """Return every relation this version finds, in alphabetical order."""
+    """Return all relations, in alphabetical order."""
     declared = sorted(load_catalogue().relations.items())
     return tuple(convert({"name": name, **spec}, Relation) for name, spec in declared)
 
 
 def run_relations(context: RelationContext) -> list[TaskResult]:
-    """Relate the facts by all relations, in their order."""
+    """Run all relations in order, and return their results."""
     results: list[TaskResult] = []
     first_task = context.first_task
     for relation in all_relations():
@@ -231,7 +237,7 @@ def run_relations(context: RelationContext) -> list[TaskResult]:
 
 
 def divide_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
-    """Return the files in pieces for a task each, all of a report in one."""
+    """Return the files in one tuple per task. All files of a report are in the same tuple."""
     pieces: list[list[FactFile]] = []
     room, report = 0, -1
     for file in sorted(files, key=lambda file: file.report):
@@ -249,7 +255,7 @@ def read_fact(
     tasks: Mapping[tuple[int, int], int],
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Return all columns, or some, of the facts of one name from all its files."""
+    """Return the facts of one name from all its files as a frame, with all or some columns."""
     if not files:
         return pl.DataFrame()
     read = [(file, read_columns(file.frame, columns)) for file in files]
@@ -260,7 +266,7 @@ def read_fact(
 def _translate_facts(
     read: Sequence[tuple[FactFile, Mapping[str, Any]]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
-    """Return facts of tasks, which have the same columns."""
+    """Return the facts of several tasks, which have the same columns, as one frame."""
     files = [file for file, _ in read]
     columns = {name: join_pieces([columns[name] for _, columns in read]) for name in read[0][1]}
     heights = [len(next(iter(columns.values()))) for _, columns in read]
@@ -302,8 +308,8 @@ def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
 
 
 class Block(Struct, frozen=True):
-    """Rows of one group in a file: `rows` rows of int64, after `first` such rows. They ascend by the first
-    column, the ordinal, if parts of a block are read.
+    """Rows of one group in a file: `rows` rows of int64, after `first` other rows. If parts of a
+    block are read, its rows are sorted by the first column, the ordinal.
     """
 
     #: File with the rows.
@@ -318,11 +324,11 @@ class Block(Struct, frozen=True):
     columns: tuple[str, ...]
 
     def read(self, low: int | None = None, high: int | None = None) -> pl.DataFrame:
-        """Return the rows with low <= ordinal < high (None: without a limit)."""
+        """Return the rows with low <= ordinal < high (None: no limit) as a frame."""
         return read_blocks([self], low, high)
 
     def read_rows(self, low: int | None = None, high: int | None = None) -> np.ndarray:
-        """Return the same as an array of rows."""
+        """Return the rows with low <= ordinal < high (None: no limit) as an array."""
         first, last = 0, self.rows
         if low is not None:
             first = int(np.searchsorted(self._map_rows()[:, 0], low))
@@ -333,7 +339,7 @@ class Block(Struct, frozen=True):
         return np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, width)
 
     def sample_ordinals(self, count: int) -> np.ndarray:
-        """Return a number of its ordinals, evenly spread."""
+        """Return about `count` evenly spaced ordinals of the block."""
         return self._map_rows()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
     def _map_rows(self) -> np.ndarray:
@@ -342,7 +348,7 @@ class Block(Struct, frozen=True):
 
 
 def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write a file of blocks: rows of whole numbers that are sorted by group."""
+    """Write rows of integers, sorted by group, to a file as one block per group."""
     if not len(rows):
         return ()
     # Written by Python, because numpy's errors do not mention a full disk.
@@ -355,24 +361,24 @@ def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Bl
 
 
 def write_block(path: Path, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write rows of whole numbers as a block of no group."""
+    """Write rows of integers to a file as one block without a group."""
     return write_blocks(path, np.zeros(len(rows), np.int64), rows)
 
 
 def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write a block of rows of whole numbers for each bucket."""
+    """Write rows of integers to a file as one block per bucket. bucket: of each row."""
     order = np.argsort(bucket, kind="stable")
     return write_blocks(path, bucket[order], rows[order])
 
 
 def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
-    """Return the rows of all blocks, one after the other, with low <= ordinal < high."""
+    """Return the rows of all blocks, one after another, with low <= ordinal < high."""
     rows = join_pieces([block.read_rows(*span) for block in blocks])
     return pl.DataFrame(rows, blocks[0].columns, orient="row")
 
 
 def hash_rows(*columns: np.ndarray) -> np.ndarray:
-    """Return a number (uint64) for each row of these columns of whole numbers; 0 of zeros alone."""
+    """Return a hash (uint64) for each row of integer columns; 0 if all values of the row are 0."""
     mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
@@ -382,24 +388,26 @@ def hash_rows(*columns: np.ndarray) -> np.ndarray:
 
 def hash_signatures(*columns: np.ndarray) -> np.ndarray:
     """Return a hash (31 bits) for each row of the values that all members of a collective share; 0
-    if all are 0, which means unknown.
+    (unknown) if all values are 0.
     """
     mixed = hash_rows(*columns)
     return np.where(mixed > 0, mixed >> np.uint64(33) | np.uint64(1), 0).astype(np.int64)
 
 
 def count_buckets(files: Sequence[FactFile]) -> int:
-    """Return the number of buckets into which to sort the rows of these facts."""
+    """Return the number of buckets into which the rows of these facts should be sorted."""
     return max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
 
 
 def assign_buckets(count: int, *columns: np.ndarray) -> np.ndarray:
-    """Return the bucket, below `count`, of each row: rows equal in these columns share one."""
+    """Return the bucket of each row, below `count`. Rows that are equal in these columns are in the
+    same bucket.
+    """
     return (hash_rows(*columns) % np.uint64(count)).astype(np.int64)
 
 
 def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:
-    """Return the blocks of each group, ascending by group."""
+    """Return the blocks of each group, sorted by group."""
     groups: dict[int, list[AnyBlock]] = {}
     for block in blocks:
         groups.setdefault(block.group, []).append(block)
@@ -407,7 +415,7 @@ def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:
 
 
 def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
-    """Return spans (low, high) of ordinals that cut these blocks together into about equal parts of
+    """Return spans (low, high) of ordinals that divide these blocks, taken together, into parts of
     about `most` rows.
     """
     rows = sum(block.rows for block in blocks)
@@ -424,9 +432,10 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 def store_by_time(
     context: RelationContext, blocks: Sequence[Block], most: int, store: Callable[..., TaskResult]
 ) -> list[TaskResult]:
-    """Run `store` for each time span (low, high) with about `most` rows of these blocks, whose ordinal is a
-    time, and return the results; one empty result if there are no rows. It also gets the folder and the
-    number of its task.
+    """Run `store` for each time span (low, high) with about `most` rows of these blocks, and return
+    the results. The ordinal of the blocks is a time.
+
+    `store` also gets the folder and the number of its task. Without rows, return one empty result.
     """
     tasks = [
         partial(store, context.folder, number, *span)
@@ -447,8 +456,8 @@ SIDE_COLUMNS = ("posted", "released")
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
 ) -> list[TaskResult]:
-    """Return the lines of all pairs, about LINE_ROWS a task; one result without any where there are
-    none. name: of the relation; kind: of lines.
+    """Store the lines of all pairs, about LINE_ROWS per task, and return the results. Without
+    lines, return one empty result. name: of the relation. kind: of lines.
     """
     store = partial(_store_span, name, kind, tagged, tuple(pairs))
     return store_by_time(context, pairs, LINE_ROWS, store)
@@ -463,8 +472,8 @@ def _store_span(
     number: int,
     *span: int | None,
 ) -> TaskResult:
-    """Store the lines that begin within a span of time (ns; None: without a limit). pairs: rows of
-    PAIR_COLUMNS, ascending by the time of the send.
+    """Store the lines that begin within a time span (ns; None: no limit). pairs: rows of
+    PAIR_COLUMNS, sorted by the time of the send.
     """
     rows = read_blocks(pairs, *span)
     rows = rows.sort(rows.columns[len(PAIR_COLUMNS) :], maintain_order=True)
@@ -476,8 +485,8 @@ def _store_span(
 
 
 def write_messages(path: Path, pairs: pl.DataFrame, noise_kind: int) -> tuple[Block, ...]:
-    """Write the pairs between hosts (host, time_begin, host_there, completed) as a block of
-    clock.MESSAGES.
+    """Write the pairs between hosts as a block of clock.MESSAGES. pairs: host, time_begin,
+    host_there, completed.
     """
     messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
         noise_kind=pl.lit(noise_kind, pl.Int64),

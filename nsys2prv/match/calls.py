@@ -1,9 +1,10 @@
-"""Observe the hosts' clocks by collective calls, of MPI and NCCL alike: all members leave a collective at
-nearly the same moment.
+"""Observe host clocks by collective calls of MPI and NCCL: all members leave a collective at nearly
+the same time.
 
-The calls of a few reports are sorted into blocks on disk by communicator and member. Pieces of whole
-communicators are then gathered per host (:mod:`nsys2prv.match.gathering`). Calls are matched by the numbers
-in the report, otherwise by their order on each member: n-th calls belong together unless rows are missing.
+The calls of a few reports are sorted into blocks on disk by communicator and member. Then pieces of
+whole communicators are gathered per host (:mod:`nsys2prv.match.gathering`). Calls are matched by
+numbers in the report, otherwise by their order on each member: n-th calls belong together unless
+rows are missing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 
 class MemberBlock(Block, frozen=True):
-    """Calls of a member on a communicator, its group, by their begins."""
+    """Calls of one member of a communicator (the group), sorted by start."""
 
     #: Number of the process.
     member: int
@@ -134,7 +135,7 @@ def sort_calls(
     path: Path,
     select: SelectCalls,
 ) -> tuple[MemberBlock, ...]:
-    """Store the calls of some reports in a file of blocks. others: facts about their members."""
+    """Store the calls of some reports in a file of blocks. others: further facts about the members."""
     calls = select(read_fact(files, tasks), read_fact(others, tasks))
     calls = calls.rename({"time_begin": "begin", "time_end": "end"})
     calls = calls.select(pl.col("communicator", *COLUMNS["calls"]).cast(pl.Int64))
@@ -179,11 +180,13 @@ class CallPiece(Struct, frozen=True):
 
     @property
     def times(self) -> list[int]:
-        """Return two times (ns) that enclose all of its times."""
+        """Return two times (ns) that enclose all times of the piece."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def read_calls(self) -> pl.DataFrame:
-        """Return all calls. Numbers recorded for a communicator's calls count each function separately."""
+        """Return all calls. Recorded numbers of calls count each function of a communicator
+        separately.
+        """
         others = [block.group for block in self.blocks if not block.numbered]
         groups = np.array([block.group for block in self.blocks])
         groups = np.repeat(groups, [block.rows for block in self.blocks])
@@ -199,7 +202,7 @@ class CallPiece(Struct, frozen=True):
         return calls.select(pl.col(name).cast(dtype) for name, dtype in CALLS.items())
 
     def gather(self, pivot: int) -> GatheredCalls:
-        """Return the calls by host. pivot: an instant amid all times."""
+        """Return the calls per host. pivot: a time in the middle of all times (ns)."""
         from nsys2prv.match.gathering import gather_calls
 
         is_one = len({block.group for block in self.blocks}) == 1
@@ -211,7 +214,7 @@ class CallPiece(Struct, frozen=True):
         return gather_calls(self.read_calls(), pivot)
 
     def _gather_by_member(self, pivot: int) -> GatheredCalls:
-        """Return the calls of one large communicator that the report does not number, a member at a
+        """Return the calls of one large communicator without recorded call numbers, one member at a
         time.
         """
         from nsys2prv.match.gathering import gather_by_member

@@ -1,5 +1,5 @@
-"""Match one member's calls with another's by their end times (float ns, ascending), and judge how
-certain the match is.
+"""Match the calls of one member with another's by their end times (float ns, sorted), and rate the
+certainty of the match.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AGREEING_SHARE = 0.9
 
 
 class Ends(Table, frozen=True):
-    """Ends of calls."""
+    """End times of calls, with their signatures."""
 
     #: Times, float ns, ascending.
     time: np.ndarray
@@ -39,12 +39,12 @@ class Ends(Table, frozen=True):
     signature: np.ndarray
 
     def move(self, offset: float, slope: float) -> Ends:
-        """Return the ends on a clock that differs by this line."""
+        """Return the ends on a clock that differs by a line: offset (ns) and slope."""
         return Ends(self.time * (1 + slope) + offset, self.signature)
 
 
 class Match(Struct, frozen=True):
-    """Calls of one sequence matched with the calls of another."""
+    """Match between the calls of two sequences."""
 
     #: Place of each call's partner in the other sequence, -1 without one.
     index: np.ndarray
@@ -60,13 +60,14 @@ class Match(Struct, frozen=True):
 
 
 def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a mask of the signatures that do not contradict each other: 0 is unknown."""
+    """Return a mask of the pairs of signatures that do not contradict each other; 0 means unknown."""
     return (one == other) | (one == 0) | (other == 0)
 
 
 def match_sequences(own: Ends, other: Ends, noise: Noise) -> Match:
-    """Match the calls of two sequences that may both have missing calls. Return no partners if nothing
-    fits."""
+    """Match the calls of two sequences, both of which may lack calls. If nothing fits, return a
+    match without partners.
+    """
     length = _choose_chunk_length(len(own), len(other))
     for most, chunks in CHUNKS if length else ():
         fits = _find_fits(own, other, min(most, length), chunks, noise)
@@ -100,14 +101,15 @@ def _choose_best(fits: list[Match]) -> Match:
 
 
 def _do_matches_agree(one: Match, other: Match) -> bool:
-    """Return whether most calls that both match have the same partners."""
+    """Return True if most calls that both matches contain have the same partners."""
     both = (one.index >= 0) & (other.index >= 0)
     return bool(both.any()) and float((one.index[both] == other.index[both]).mean()) > 0.5
 
 
 def _choose_chunk_length(count: int, other: int) -> int:
-    """Return the length of the chunks: half of the shorter sequence, as either may have been cut short; all
-    of a sequence that is only just long enough; 0 for a shorter one.
+    """Return the length of the chunks to compare: half of the shorter sequence, because both
+    sequences may be cut short; all of a sequence that is only just long enough; 0 for a shorter
+    one.
     """
     shorter = min(count, other)
     if shorter < FEWEST_CALLS:
@@ -118,8 +120,8 @@ def _choose_chunk_length(count: int, other: int) -> int:
 def _find_places(
     own: Ends, begin: int, length: int, other: Ends, misfit: float = np.inf
 ) -> list[int]:
-    """Return the places in the other sequence where the intervals of the chunk fit best, if most of
-    them fit within the scatter of ends (`misfit`, ns).
+    """Return the places in the other sequence where the intervals of a chunk fit best. Most must
+    fit within the scatter of ends (`misfit`, ns).
     """
     chunk = own[begin : begin + length]
     first = max(0, min(begin - MOST_PLACES // 2, len(other) - length + 1 - MOST_PLACES))
@@ -142,8 +144,8 @@ def _find_places(
 def _grow_match(
     own: Ends, other: Ends, begin: int, place: int, length: int, usual: float
 ) -> Match | None:
-    """Grow the match of a chunk to all calls and return it, or None if it cannot be grown. usual: allowed
-    difference between ends of one collective (ns), however close most of them are.
+    """Extend the match of a chunk to all calls; return None if this fails. usual: allowed
+    difference between ends of one collective (ns), even if most are closer.
     """
     low, high = begin, begin + length
     times = own.time[low:high]
@@ -173,8 +175,8 @@ def _grow_match(
 
 
 def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of the nearest other time with an agreeing signature of the two around (-1
-    without), and how much later it is, ns.
+    """Return the index of the nearest other end with a compatible signature, of the two neighbors
+    in time (-1 without), and how much later it is (ns).
     """
     after = np.clip(np.searchsorted(other.time, own.time), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
@@ -190,8 +192,8 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
 
 
 def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """Return whether the ends are closer than unrelated ends, which are spread evenly between two others:
-    their median misfit is half of half the gap.
+    """Return True if the ends are closer than unrelated, evenly spread ends would be. Their median
+    misfit would be a quarter of the gap.
     """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
@@ -199,7 +201,7 @@ def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nda
 
 
 def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
-    """Return the partners; of several calls with one partner only the nearest keeps it."""
+    """Return the partners. If several calls have the same partner, only the nearest keeps it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]
@@ -225,9 +227,10 @@ SAME_DISTANCE = 100_000.0
 
 
 def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> float:
-    """Rate the certainty that equally many calls belong together one by one, whatever line relates their
-    clocks, as :func:`rate_match` does. No call is missing, so a call without a partner counts as off by the
-    gap between two calls.
+    """Rate the certainty that equally many calls belong together one by one, for any line between
+    their clocks. The result is as in :func:`rate_match`.
+
+    Because no call is missing, a call without a partner counts as off by the gap between two calls.
     """
     if len(own) < 2:
         return 0.0
@@ -238,8 +241,8 @@ def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> 
 
 
 def find_width(noise: Noise, spread: float, count: int) -> float:
-    """Return by how much ends of one collective may differ (ns), given their number and spread;
-    many ends with little spread allow a smaller width.
+    """Return by how much ends of one collective may differ (ns). Many ends with a small spread
+    allow a smaller width.
     """
     least = noise.reach if count < MANY_CALLS else noise.reach / SHARPER
     return max(least, 3 * spread)
@@ -248,10 +251,12 @@ def find_width(noise: Noise, spread: float, count: int) -> float:
 def rate_match(
     own: Ends, other: Ends, width: float, rivals: list[float], missing: float = MISSING_CALL_WIDTHS
 ) -> float:
-    """Rate the certainty that calls on one clock belong together, if both sequences may have missing calls:
-    reliable from SURE_RATING, 0 if another pairing fits about as well. Calls with different signatures never
-    form a collective. rivals: :func:`find_rival_distances` of the others. missing: assumed misfit of a call
-    without a partner, in widths.
+    """Rate the certainty that calls belong together, if both sequences may lack calls: reliable
+    from SURE_RATING on; 0 if another pairing fits about as well.
+
+    Calls with different signatures never form a collective. rivals: from
+    :func:`find_rival_distances`, for the others. missing: assumed misfit of a call without a
+    partner, in widths.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))
@@ -276,7 +281,9 @@ def rate_match(
 
 
 def _compare_worst(rival: np.ndarray, own: np.ndarray) -> float:
-    """Return by how much the worst misfits of a rival exceed the worst ones of the pairing."""
+    """Return by how much the worst misfits of a rival pairing exceed the worst misfits of this
+    pairing.
+    """
     count = min(len(own), max(LEAST_WORST, round(WORST_SHARE * len(own))))
     return float(np.sort(rival)[-count:].mean() - np.sort(own)[-count:].mean())
 
@@ -287,8 +294,8 @@ def _choose_central(count: int) -> slice:
 
 
 def find_rival_distances(ends: Ends) -> list[float]:
-    """Return the distances (ns) at which most calls have another call with their signature, up to
-    half of the sequence.
+    """Return the distances (ns) at which most calls have another call with the same signature, up
+    to half of the sequence.
     """
     part = ends[_choose_central(len(ends))]
     kinds = part.signature if ends.signature.all() else np.zeros_like(part.signature)
@@ -307,8 +314,8 @@ def find_rival_distances(ends: Ends) -> list[float]:
 
 
 def _rate_misfits(own: Ends, other: Ends, width: float, missing: float) -> np.ndarray:
-    """Return the misfit of each call to the nearest call with its signature: logarithm of widths, 0 if it
-    fits, at most that of `missing`.
+    """Return the misfit of each call to the nearest call with its signature: the logarithm of
+    widths, 0 if it fits, limited to that of `missing`.
     """
     if not len(own):
         return np.empty(0)

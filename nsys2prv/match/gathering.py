@@ -1,11 +1,12 @@
-"""Gather the calls of all members per host, one row per host and collective, without members that do not
-belong; and find the calls that two hosts share if no settled communicator connects them.
+"""Gather the calls of all members per host: one row per host and collective, without members that
+do not belong. Also find the calls that two hosts share if no settled communicator connects them.
 
-Two such hosts are placed by everything they share: communicators that could not be settled one by one are
-judged together. If that does not settle them either, the order of the calls is accepted when both hosts have
-equally many calls of each communicator, and they are so few that no other pairing is indicated, or UTC
-supports this one. The order is then probable but unproven. If it is wrong, the host is off by at most the
-time span of the calls, provided that the hosts share at least one call.
+Two such hosts are placed by everything they share: communicators that could not be settled one by
+one are judged together. If this fails too, the order of the calls is accepted if both hosts have
+equally many calls of each communicator, and if the calls are so few that no other pairing is
+indicated, or UTC supports this pairing. The order is then probable but not proven. If it is wrong,
+the host is off by at most the time span of the calls, provided that the hosts share at least one
+call.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ MOST_SIGNATURES = 1 << 32
 
 
 def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of groups on several clocks, with times relative to `pivot`, `key` numbering (noise_kind,
-    group), and `numbered`: whether the report numbers all calls of the group.
+    """Return the calls of groups on several clocks, with times relative to `pivot`.
+
+    `key` numbers the pairs (noise_kind, group). `numbered` is True if the report numbers all calls
+    of the group.
     """
     table = calls.with_columns(pl.col("begin", "end") - pivot)
     findings = []
@@ -84,7 +87,9 @@ class GatheredCalls(Struct, frozen=True):
 
 
 def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
-    """Return some groups' calls, given as a frame of CALLS. pivot: an instant amid all times."""
+    """Return the calls of some groups, gathered per host. calls: a frame with the columns CALLS.
+    pivot: a time in the middle of all times (ns).
+    """
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = sequences.number_calls(everything)
     unclear = {finding.group for finding in order_findings if finding.kind in UNCLEAR_KINDS}
@@ -100,9 +105,10 @@ def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
 def gather_by_member(
     members: Sequence[sequences.Member], noise_kind: int, group: int
 ) -> GatheredCalls:
-    """Return the calls of one group as :func:`gather_calls` does, loading one member at a time; for
-    groups without recorded numbers of calls. `members` ascend, and load frames of
-    CALLS with times relative to the pivot.
+    """Return the calls of one group, as :func:`gather_calls` does, but load one member at a time.
+    This is for groups without recorded call numbers.
+
+    members: sorted; each loads a frame of CALLS, with times relative to the pivot.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
@@ -129,7 +135,7 @@ def gather_by_member(
 
 
 def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the first calls of one member of each group and host, in their order."""
+    """Return the calls of one member (the first) of each group and host, in their order."""
     owner = ("noise_kind", "group", "clock")
     return (
         calls.filter(pl.col("member") == pl.col("member").min().over(owner))
@@ -143,8 +149,8 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 def merge_observations(
     parts: Sequence[GatheredCalls], messages: pl.DataFrame, hosts: int
 ) -> Observations:
-    """Merge the clock observations of all parts and messages (MESSAGES) between hosts. parts: whole groups,
-    ascending by kind of noise and group. hosts: total number of hosts.
+    """Merge the clock observations of all parts with messages between hosts (columns MESSAGES).
+    parts: whole groups, sorted by kind of noise and group. hosts: total number.
     """
     parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
     rows = _concat_rows([part.rows for part in parts])
@@ -172,7 +178,7 @@ def merge_observations(
 
 
 def _concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of all parts, with keys and collectives numbered through."""
+    """Return the rows of all parts, with consecutive numbers for keys and collectives."""
     numbered, keys, collectives = [], 0, 0
     for rows in parts:
         numbered.append(rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives))
@@ -182,8 +188,8 @@ def _concat_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
-    """Return calls of at most MOST_COLLECTIVES collectives of each group, spread evenly over its
-    order; every HOLD_BACK-th is `held`.
+    """Return the calls of at most MOST_COLLECTIVES collectives per group, evenly spaced. Every
+    HOLD_BACK-th collective is `held` back as a test.
     """
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
     parts = ordinals.partition_by("key", maintain_order=True) or [ordinals]
@@ -191,7 +197,7 @@ def _sample_collectives(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Return the sampled collectives of a group; `held`: held back for verification."""
+    """Return the sampled collectives of a group. `held`: held back as a test."""
     kept = collectives[choose_evenly(collectives.height, MOST_COLLECTIVES)]
     return kept.with_columns(held=pl.int_range(pl.len()) % HOLD_BACK == HOLD_BACK - 1)
 
@@ -199,10 +205,10 @@ def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, for collectives on several hosts.
 
-    Columns: key, noise_kind, ordinal, clock, held, role; begin: the latest begin among the host's members
-    that no end may precede, or null; first_end: their earliest end after such begins, or null; end: their
-    mean end; late: the last member of all to arrive is on this host (it has the shortest duration, as all end
-    together); collective: number from 0.
+    Columns: key, noise_kind, ordinal, clock, held, role; begin (the latest start among the host's
+    members before which no end may be, or null); first_end (their earliest end after such starts,
+    or null); end (their mean end); late (True if the last of all members to arrive is on this host:
+    it has the shortest duration, because all end together); collective (number from 0).
     """
     role = pl.col("role").first()
     hosts = table.group_by("key", "ordinal", "clock").agg(
@@ -234,9 +240,10 @@ _Pair = tuple[np.ndarray, np.ndarray, float]
 def _find_connecting_calls(
     rows: pl.DataFrame, frame: pl.DataFrame, hosts: int
 ) -> tuple[pl.DataFrame, np.ndarray, list[int]]:
-    """Return the calls that place hosts which no settled collectives connect: rows of
-    :func:`gather_per_host`, the doubt of each host, and the hosts left (see Observations). rows: of
-    settled collectives; frame: `unsettled` calls.
+    """Return the calls that place hosts which no settled collectives connect.
+
+    Return rows as from :func:`gather_per_host`, the doubt of each host, and the hosts that remain
+    unconnected (see Observations). rows: of settled collectives. frame: `unsettled` calls.
     """
     settled = _find_parts(rows, hosts)
     part = settled.copy()
@@ -278,8 +285,8 @@ def _find_connecting_calls(
 
 
 def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
-    """Return the lowest host that each host is connected to by collectives in which all wait for
-    all.
+    """Return for each host the lowest host to which collectives in which all wait for all connect
+    it.
     """
     used = rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     root = np.arange(hosts)
@@ -293,8 +300,8 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
 def _pair_hosts(
     calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
-    """Return the calls that two hosts have in common, or None if they are ambiguous. here, theirs: rows of
-    each host, by group.
+    """Return the calls that two hosts have in common, or None if they are ambiguous. here, theirs:
+    rows of each host, by group.
     """
     in_order = _pair_in_order(calls, here, theirs, noise)
     if len(here) > 1 and (in_order is None or in_order[2]):
@@ -309,8 +316,8 @@ def _pair_hosts(
 def _pair_in_order(
     calls: sequences.CallSequence, here: list[np.ndarray], theirs: list[np.ndarray], noise: Noise
 ) -> _Pair | None:
-    """Return the calls of two hosts paired in their order, for groups in which both have the same
-    calls; None if they do not fit.
+    """Return the calls of two hosts paired in order, for groups in which both have the same calls;
+    None if they do not fit.
     """
     even = [
         (at, a, b)
@@ -350,7 +357,7 @@ def _pair_in_order(
 def _concat_groups(
     calls: sequences.CallSequence, groups: list[np.ndarray]
 ) -> tuple[np.ndarray, sequences.CallSequence]:
-    """Return the rows of all groups by their ends, and their sequence."""
+    """Return the rows of all groups sorted by end, and their sequence."""
     rows = np.concatenate(groups)
     group = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     order = np.argsort(calls.end[rows], kind="stable")
@@ -360,8 +367,8 @@ def _concat_groups(
 
 
 def _gather_pairs(frame: pl.DataFrame, pairs: dict[tuple[int, int], _Pair]) -> pl.DataFrame:
-    """Return the calls of all pairs by collective. Calls of one host in several pairs are the
-    same.
+    """Return the calls of all pairs by collective. Calls of one host that occur in several pairs
+    are the same.
     """
     parts = [
         frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair[0]))
@@ -374,8 +381,8 @@ def _gather_pairs(frame: pl.DataFrame, pairs: dict[tuple[int, int], _Pair]) -> p
 
 
 def _sum_doubts_by_host(settled: np.ndarray, pairs: dict[tuple[int, int], _Pair]) -> np.ndarray:
-    """Return by host how far it may be off the lowest host that it is connected to. settled: parts
-    without the pairs, which connect them.
+    """Return for each host by how much it may be off relative to the lowest host to which it is
+    connected. settled: parts that are connected without the pairs.
     """
     near: dict[int, list[tuple[int, float]]] = {}
     for hosts, (_, _, doubt) in pairs.items():

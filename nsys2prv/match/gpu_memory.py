@@ -1,9 +1,9 @@
-"""Compute the memory of each kind in use on every GPU at every moment, by all processes in the trace.
+"""Compute the memory in use on every GPU, by kind of memory, over all processes in the trace.
 
-An address identifies memory of one process from its allocation to its release, or to the next allocation at
-that address; the missing release is then added. Memory allocated before the capture is unknown: its releases
-change nothing and are counted. A release frees as much as its allocation took, whatever size the release
-itself records.
+An address identifies memory of a process from its allocation to its release, or to the next
+allocation at that address; the missing release is then added. Memory allocated before the capture
+is unknown: its releases change nothing and are counted. A release frees as much as its allocation
+took, whatever size the release records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 
 
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
-    """Return memory in use, found by one task: it follows from all operations of a process."""
+    """Return the memory in use. A single task computes it, because it depends on all operations of
+    a process.
+    """
     more = (context.first_task, context.folder)
     return context.run_all(
         [partial(add_up_memory, context.files[GPU_MEMORY], context.tasks, *more)]
@@ -47,7 +49,7 @@ def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
 def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
-    """Add up the memory in use on all GPUs, and store it."""
+    """Add up the memory in use on all GPUs, and store it as counters."""
     parts = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
     changes, unknown, replaced = zip(*parts, strict=True) if parts else ((), (), ())
     counters = _make_counters(pl.concat(changes)) if changes else ()
@@ -66,7 +68,9 @@ def add_up_memory(
 
 
 def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the rows with times in pieces of about ALLOCATION_ROWS, each with all rows of its addresses."""
+    """Yield the rows with times in pieces of about ALLOCATION_ROWS. All rows of an address are in
+    one piece.
+    """
     usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
     count = -(-rows.height // ALLOCATION_ROWS)
     for number in range(count):
@@ -80,9 +84,9 @@ def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def _find_changes(rows: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
-    """Return the change of each allocation and release (object_gpu, memory, time_at, delta in
-    bytes), compared with the row before it at its address; and the numbers of releases without
-    their allocation, and of allocations at addresses in use.
+    """Return the change by each allocation and release (object_gpu, memory, time_at, delta in
+    bytes), relative to the previous row at its address. Return also the number of releases without
+    an allocation, and of allocations at addresses in use.
     """
     # At one address, a release precedes an allocation at the same time.
     rows = rows.sort(*ALLOCATION_KEY, "time_at", "operation", descending=[False] * 4 + [True])
@@ -103,9 +107,7 @@ def _find_changes(rows: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
 
 
 def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
-    """Yield the totals from the changes, of each GPU and kind of memory: a record at each time at
-    which it changed.
-    """
+    """Yield the totals for each GPU and kind of memory, with a record at each change."""
     labels = load_counter_tables()[LAYOUT].labels
     for (gpu, memory), gpu_changes in sorted(
         changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()

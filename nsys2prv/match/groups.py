@@ -1,9 +1,10 @@
-"""Find the groups that divide the ranks of a job: NCCL communicators, pipeline stages that pass their results
-on, and other groups that exchange messages.
+"""Find the groups into which the ranks of a job are divided: NCCL communicators, pipeline stages,
+and other groups that exchange messages.
 
-A *dimension* is a division of all ranks with a name (tensor, data, pipeline, expert). The name is inferred
-from its operations; the sentence that names it gives the evidence, as several layouts may fit. Given names
-and sizes take precedence (`--mesh tp=2,pp=4,dp=2`): ranks are numbered along the first dimension fastest.
+A *dimension* is a named division of all ranks (tensor, data, pipeline, expert). The name is
+inferred from its operations. The reason states the evidence, because several layouts may fit. Given
+names and sizes take precedence (`--mesh tp=2,pp=4,dp=2`): rank numbers vary fastest along the first
+dimension.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ WAITS = ("nccl_collective", "nccl_point_to_point")
 
 
 class Division(Struct, frozen=True):
-    """A way in which the ranks of a job are divided into groups of equal size."""
+    """A division of a job's ranks into groups of equal size."""
 
     #: COLLECTIVE, EXCHANGE, CHAIN, RING.
     by: str
@@ -105,12 +106,12 @@ class Division(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of processes of a group."""
+        """Return the number of processes in a group."""
         return len(self.groups[0])
 
 
 class Pipeline(Struct, frozen=True):
-    """Stages of a job."""
+    """The stages of a pipeline."""
 
     #: Processes of each stage, in the order in which data passes them first.
     stages: tuple[tuple[int, ...], ...]
@@ -121,7 +122,9 @@ class Pipeline(Struct, frozen=True):
 
     @property
     def bubble(self) -> float | None:
-        """Return the share of an iteration in which a stage is idle, if all stages take equally long."""
+        """Return the share of an iteration in which a stage is idle, if all stages take equally
+        long; None if unknown.
+        """
         others = len(self.stages) - 1
         if self.micro_batches is None:
             return None
@@ -131,8 +134,10 @@ class Pipeline(Struct, frozen=True):
 def find_divisions(
     reader: EventReader, pipeline: Pipeline | None, begin: int, end: int
 ) -> list[Division]:
-    """Return how NCCL divides all ranks that use it between two times (ns): sets of communicators whose
-    groups have equal steps between ranks, such as 0,1 and 2,3, and groups in which ranks exchange messages.
+    """Return how NCCL divides all ranks that use it between two times (ns).
+
+    These are sets of communicators whose groups have equal steps between ranks, such as 0,1 and
+    2,3, and groups in which ranks exchange messages.
     """
     task_of = reader.rows.get_column("task") - 1
     kernels = name_unknown(reader, list_nccl_kernels(reader))
@@ -181,9 +186,11 @@ def find_divisions(
 def name_groups(
     divisions: Sequence[Division], pipeline: Pipeline | None
 ) -> dict[tuple[int, ...], tuple[str, int, int]]:
-    """Map sets of processes to a group type (STAGE, REPLICA, GROUP), a number from 1, and the number of such
-    groups. Replicas are the sets that all other divisions connect, leaving out the division with the widest
-    steps if there are several: its ranks do the same work on other data.
+    """Return set of processes -> group type (STAGE, REPLICA, GROUP), number from 1, and number of
+    such groups.
+
+    Ranks that do the same work on other data are replicas. They are the sets that all divisions
+    connect, except the division with the widest steps if there are several.
     """
     divisions = [one for one in divisions if len(one.groups) > 1]
     sets = [(STAGE, pipeline.stages)] if pipeline else []
@@ -203,8 +210,8 @@ def name_groups(
 def _find_rest(
     found: Sequence[Division], every: Sequence[int], pairs: frozenset[tuple[int, int]]
 ) -> Iterator[Division]:
-    """Yield the groups in which ranks exchange messages with unknown partners: ranks at the same place in all
-    known dimensions, if these leave any. pairs: known pairs.
+    """Yield the groups in which ranks exchange messages with unknown partners: ranks with the same
+    place in all known dimensions, if there are any. pairs: known pairs.
     """
     divides = [one for one in found if 1 < one.size < len(every)]
     places = [
@@ -224,7 +231,9 @@ def _find_rest(
 
 
 class Unknown(Struct, frozen=True):
-    """Members of NCCL kernels without a communicator in their payloads, grouped by the kernels they share."""
+    """Members of NCCL kernels whose payloads have no communicator, grouped by the kernels that they
+    share.
+    """
 
     #: Row of the trace and operation -> `communicator`: a number, above all recorded ones, for all rows with
     #: the same members.
@@ -241,7 +250,9 @@ def find_unknown(reader: EventReader) -> Unknown:
 
 
 def name_unknown(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels (`thread`, `operation`, `communicator`) with numbers for unknown communicators."""
+    """Return NCCL kernels with numbers for unknown communicators. kernels: `thread`, `operation`,
+    `communicator`.
+    """
     if (kernels["communicator"] >= 0).all():
         return kernels
     named = find_unknown(reader).communicators.rename({"communicator": "found"})
@@ -296,8 +307,10 @@ def _parse_members(text: str) -> tuple[int, ...]:
 
 
 def _tell_apart(known: pl.DataFrame) -> pl.DataFrame:
-    """Return members of kernels (`thread`, `process`, `operation`, `members`). Communicators that run in step
-    are separated by the other work on their streams and by groups that run alone, if all have equal steps.
+    """Return members of kernels: `thread`, `process`, `operation`, `members`.
+
+    Communicators that run in step are separated by the other work on their streams, and by groups
+    that run alone, if all have equal steps.
     """
     rows = [(*row[:3], tuple(row[3])) for row in known.rows()]
     least: dict[int, tuple[int, ...]] = {}
@@ -333,7 +346,7 @@ def _tell_apart(known: pl.DataFrame) -> pl.DataFrame:
 def _tile(
     members: tuple[int, ...], steps: tuple[int, ...], process: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the group with a process if groups of these steps divide all members."""
+    """Yield the group that contains a process, if groups with these steps divide all members."""
     left, found = {*members}, []
     while left:
         group = {min(left) + step for step in steps}
@@ -345,8 +358,8 @@ def _tile(
 
 
 def _divide_by_links(links: frozenset[tuple[int, int]]) -> Iterator[Division]:
-    """Yield the groups formed by messages of unknown direction: chains, rings, or complete groups. Two ranks
-    alone fit all of these. links: pairs of processes, the lower one first.
+    """Yield the groups that messages of unknown direction form: chains, rings, or complete groups.
+    Two ranks fit all of these. links: pairs of processes, the lower one first.
     """
     groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(links)))
     if len({*map(len, groups)}) != 1 or (size := len(groups[0])) < 3:
@@ -359,7 +372,7 @@ def _divide_by_links(links: frozenset[tuple[int, int]]) -> Iterator[Division]:
 
 
 def _divide_by_messages(pairs: set[tuple[int, int]]) -> Iterator[Division]:
-    """Yield the groups in which processes send each other messages. pairs: who sends to whom."""
+    """Yield the groups in which processes send each other messages. pairs: (sender, receiver)."""
     groups = tuple(sorted(tuple(sorted(one)) for one in join_linked(pairs)))
     if len({*map(len, groups)}) > 1:
         return
@@ -373,10 +386,11 @@ def _divide_by_messages(pairs: set[tuple[int, int]]) -> Iterator[Division]:
 def find_pipeline(
     reader: EventReader, begin: int, end: int, begins: Sequence[int]
 ) -> Pipeline | None:
-    """Return the pipeline that messages between these times (ns) form, or None. In a pipeline, partners form
-    chains of equal length, or rings if micro-batches pass each process several times, and no process sends
-    before it has received. Halo exchanges form no pipeline. begins: of the iterations in this time, empty if
-    unknown.
+    """Return the pipeline that messages between two times (ns) form, or None.
+
+    In a pipeline, partners form chains of equal length, or rings if micro-batches pass each process
+    several times, and no process sends before it has received. Halo exchanges are not pipelines.
+    begins: starts of the iterations in this time, empty if unknown.
     """
     task_of = reader.rows.get_column("task") - 1
     lines = list_messages(reader)
@@ -427,8 +441,8 @@ def find_pipeline(
 
 
 def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) -> list[int]:
-    """Return the processes at the start of chains or rings of partners: those that send first, with only one
-    partner if any such exist.
+    """Return the processes at the start of chains or rings of partners: those that send first; if
+    some have only one partner, only these.
     """
     first = dict(lines.group_by("a").agg(pl.col("sent").min()).sort("a").rows())
     found = []
@@ -439,8 +453,8 @@ def _list_first_stages(lines: pl.DataFrame, partners: Mapping[int, set[int]]) ->
 
 
 def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
-    """Return whether, in most iterations, each process of a chain except the first sends only after
-    receiving.
+    """Return True if, in most iterations, each process of a chain except the first sends only after
+    it has received.
     """
     for before, after in pairwise(chain):
         own = lines.lazy().filter(a=before, b=after).group_by("iteration")
@@ -456,9 +470,12 @@ def _passes_on(lines: pl.DataFrame, chain: Sequence[int]) -> bool:
 def sum_kernels(
     reader: EventReader, unit: int, span: tuple[int, int], find_computing: Callable[[int], Spans]
 ) -> pl.DataFrame:
-    """Sum the NCCL kernels of a unit in a time span (ns) by task, communicator (thread if unknown), operation
-    and bytes: number, time, time overlapped by computation, and for the `matched` ones with known waits, the
-    wait time and the wait time without overlap. find_computing: returns the times when a device computes.
+    """Sum the NCCL kernels of a unit in a time span (ns) by task, communicator (thread if unknown),
+    operation and bytes.
+
+    Sums: number, time, and time overlapped by computation. For `matched` kernels with known waits,
+    also the wait time, in total and without overlap. find_computing: function that returns the
+    times in which a device computes.
     """
     begin, end = span
     kernels = reader.read_begins("nccl_kernel", ("operation", "bytes", "communicator"), unit)
@@ -493,13 +510,13 @@ def sum_kernels(
 
 
 def _read_waits(reader: EventReader, unit: int | None = None) -> pl.DataFrame:
-    """Return how long NCCL kernels wait (ns), if known: `thread`, `begin`, `wait`."""
+    """Return the known wait times of NCCL kernels: `thread`, `begin`, `wait` (ns)."""
     waits = (reader.read_begins(layout, ("wait",), unit).drop("end") for layout in WAITS)
     return pl.concat(waits).filter(pl.col("wait") >= 0).unique(("thread", "begin"), keep="first")
 
 
 class Dimension(Struct, frozen=True):
-    """A way in which a job's work is divided among ranks."""
+    """One way in which the work of a job is divided among ranks."""
 
     #: Its purpose, or "every 2nd rank" if unknown.
     name: str
@@ -512,17 +529,17 @@ class Dimension(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of ranks of a group."""
+        """Return the number of ranks in a group."""
         return len(self.groups[0])
 
     def find_place(self, rank: int) -> int:
-        """Return the place of a rank in its group, from 0."""
+        """Return the place of a rank in its group (from 0)."""
         return next(group.index(rank) for group in self.groups if rank in group)
 
 
 def parse_mesh(text: str, ranks: int) -> tuple[tuple[str, int], ...]:
-    """Parse names and sizes of dimensions, such as `tp=2,pp=4`. Raise UsageError unless they describe a mesh
-    of this many ranks.
+    """Return names and sizes of dimensions from a text such as `tp=2,pp=4`. Raise UsageError unless
+    they describe a mesh with this many ranks.
     """
     parts = []
     for part in text.split(","):
@@ -550,7 +567,7 @@ class Mesh(Struct, frozen=True):
     ranks: Mapping[int, int]
 
     def list_places(self) -> dict[int, dict[str, int]]:
-        """Return the places of each task in the dimensions that PLACES names."""
+        """Return task -> its place in each dimension in PLACES."""
         return {
             task: {
                 short: at
@@ -561,14 +578,14 @@ class Mesh(Struct, frozen=True):
         }
 
     def _find_places(self) -> dict[int, dict[str, int]]:
-        """Return the place of each task in each dimension."""
+        """Return task -> its place in each dimension."""
         if self.places is None:
             return {}
         rows = {row.pop("rank"): row for row in self.places.rows(named=True)}
         return {task: rows[rank] for task, rank in self.ranks.items()}
 
     def name_places(self) -> dict[int, str]:
-        """Return the place of each task, such as `tp 0 pp 3`; nothing if unknown."""
+        """Return task -> its place as text, such as `tp 0 pp 3`; empty if unknown."""
         tasks = self._find_places()
         shorts = {name: SHORT.get(name, name) for places in tasks.values() for name in places}
         if len({*shorts.values()}) < len(shorts):
@@ -612,9 +629,11 @@ def find_mesh(
     begins: Sequence[int] = (),
     mesh: str = "",
 ) -> Mesh:
-    """Return the parallel groups of a job. kernels: from :func:`sum_kernels`, of some time (span, ns); ranks:
-    of tasks that use NCCL; begins: of the iterations in it, empty if unknown; mesh: given names and sizes
-    (`tp=2,pp=4`).
+    """Return the parallel groups of a job.
+
+    kernels: from :func:`sum_kernels`, for a time span (ns). ranks: task -> rank, for tasks that use
+    NCCL. begins: starts of the iterations in the span, empty if unknown. mesh: given names and
+    sizes (`tp=2,pp=4`).
     """
     of_rank = pl.col("task").replace_strict(ranks, return_dtype=pl.Int64)
     kernels = name_unknown(reader, kernels.with_columns(rank=of_rank))
@@ -634,8 +653,8 @@ def _find_dimensions(
     span: tuple[int, int],
     begins: Sequence[int],
 ) -> list[Dimension]:
-    """Return the dimensions of a job, dimensions between neighboring ranks first. For arguments, see
-    :func:`find_mesh`.
+    """Return the dimensions of a job; dimensions between neighboring ranks come first. Arguments
+    are as in :func:`find_mesh`.
     """
     pipeline = find_pipeline(reader, *span, begins)
     found = []
@@ -656,8 +675,8 @@ def _find_dimensions(
 
 
 def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimension:
-    """Rename a dimension of data parallelism if it is that of experts: each of its groups has one rank of
-    each group of experts, while other groups have all ranks.
+    """Rename a dimension of data parallelism if it belongs to experts: each of its groups has one
+    rank of each expert group, while other groups have all ranks.
     """
     experts = next(one for one in found if one.name == EXPERT)
     is_data = dimension.name in (DATA, SHARDED) and len(dimension.groups) == experts.size > 1
@@ -670,8 +689,9 @@ def _name_expert_data(dimension: Dimension, found: Sequence[Dimension]) -> Dimen
 
 
 def _estimate_iterations(kernels: pl.DataFrame) -> int:
-    """Return the number of repetitions of the rarest repeated work of ranks, or 0 without repeated work:
-    every iteration does something once, such as a norm."""
+    """Return the number of repetitions of the rarest repeated work of ranks, or 0 without any.
+    Every iteration does something exactly once, such as a norm.
+    """
     by = ("rank", "communicator", "operation", "bytes")
     counts = kernels.group_by(by).agg(pl.col("count").sum())["count"]
     return int(counts.filter(counts >= FEWEST).min() or 0)
@@ -680,7 +700,7 @@ def _estimate_iterations(kernels: pl.DataFrame) -> int:
 def _name_division(
     division: Division, of_ranks: Sequence[tuple[int, ...]], kernels: pl.DataFrame, iterations: int
 ) -> tuple[str, str]:
-    """Return the likely purpose of groups of ranks, with the reason."""
+    """Return the likely purpose of groups of ranks, and the reason."""
     if division.communicators:
         is_own = pl.col("communicator").is_in(division.communicators)
         is_own &= ~pl.col("operation").is_in(P2P)
@@ -695,7 +715,7 @@ def _name_division(
 def _name_family(
     kernels: pl.DataFrame, groups: Sequence[tuple[int, ...]], iterations: int
 ) -> tuple[str, str]:
-    """Return the likely purpose of collectives of some groups, with the reason."""
+    """Return the likely purpose of the collectives of some groups, and the reason."""
     kernels = kernels.filter((pl.col("bytes") >= SMALL) | (pl.col("bytes") < 0))
     if not kernels.height:
         name = WORLD if len(groups) == 1 else _name_steps(groups)
@@ -725,14 +745,14 @@ def _name_family(
 
 
 def _name_steps(groups: Sequence[tuple[int, ...]]) -> str:
-    """Return a name for groups of ranks by the steps between them alone."""
+    """Return a name for groups of ranks that depends only on the steps between ranks."""
     steps = {second - first for group in groups for first, second in pairwise(group)}
     return f"every {format_ordinal(*steps)} rank" if len(steps) == 1 else "groups"
 
 
 def _find_coordinates(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> pl.DataFrame | None:
-    """Return the place of each rank in each dimension, or None if dimensions do not separate all ranks or one
-    dimension contains all of them.
+    """Return the place of each rank in each dimension. Return None if dimensions do not separate
+    all ranks, or if one dimension contains all ranks.
     """
     divides = [one for one in dimensions if one.name != WORLD and one.size < len(ranks)]
     places = {one.name: [one.find_place(rank) for rank in ranks] for one in divides}
@@ -745,7 +765,9 @@ def _find_coordinates(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> 
 
 
 def _place_in_mesh(mesh: Sequence[tuple[str, int]], ranks: Sequence[int]) -> pl.DataFrame:
-    """Return the place of each rank along each dimension of a mesh, the first dimension varying fastest."""
+    """Return the place of each rank along each dimension of a mesh. The first dimension varies
+    fastest.
+    """
     places, step = {}, 1
     for name, size in mesh:
         places[name] = [number // step % size for number in range(len(ranks))]
@@ -754,7 +776,7 @@ def _place_in_mesh(mesh: Sequence[tuple[str, int]], ranks: Sequence[int]) -> pl.
 
 
 def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
-    """Return a dimension named after the mesh dimensions along which its groups extend."""
+    """Return a dimension with the name of the mesh dimensions along which its groups extend."""
     varying = set()
     for group in dimension.groups:
         own = places.filter(pl.col("rank").is_in(group)).drop("rank")
@@ -767,9 +789,10 @@ def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
 
 
 def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
-    """Return the rank of each task that uses NCCL: for GPUs of a process, their NCCL rank, or their order if
-    unknown; empty if ranks are unknown. kernels: with `task`; tasks: `task`, `rank`, `is_gpu` and `nccl_rank`
-    of all tasks except helpers', by task.
+    """Return task -> rank for tasks that use NCCL; empty if ranks are unknown.
+
+    GPUs of one process have their NCCL rank or, if it is unknown, their order. kernels: with
+    `task`. tasks: `task`, `rank`, `is_gpu` and `nccl_rank` of all tasks except helpers, by task.
     """
     if not kernels.height:
         return {}
@@ -784,7 +807,7 @@ def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
 
 
 def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
-    """Return the parallel groups by all that a job does, None if its ranks are not known. mesh: as of
+    """Return the parallel groups of the whole job, or None if its ranks are unknown. mesh: as in
     :func:`find_mesh`.
     """
 
@@ -806,8 +829,8 @@ def find_named_mesh(reader: EventReader, mesh: str = "") -> Mesh | None:
 
 
 def list_by_dimension(reader: EventReader, mesh: Mesh) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the NCCL kernels of known dimensions, as `thread`, `begin`, `end` (ns) and `dimension` (of the
-    value set), and their wait times.
+    """Return two frames: the NCCL kernels of known dimensions (`thread`, `begin`, `end` in ns,
+    `dimension` as a value of the value set), and their wait times.
     """
     fields = ("operation", "communicator")
     kernels = name_unknown(reader, reader.read_begins("nccl_kernel", fields))

@@ -1,11 +1,15 @@
-"""Match hand-offs between threads of a host: one thread waits in OS runtime calls until another one, usually
-of another process, lets it continue.
+"""Match hand-offs between threads of a host: one thread waits in OS runtime calls until another
+thread, usually of another process, lets it continue.
 
-No row records which thread ends a wait. Two patterns prove it. Either a wait repeatedly ends just after
-waking calls of one thread, more often than by chance. Or a wait repeatedly ends while one thread is between
-two calls and waits for nothing; the waiter continues soon after, and the end of its wait follows that thread
-more closely than waits of a fixed length would. Threads are compared within a node, and with those of nodes
-of comparable clocks that meet in collectives.
+No row records which thread ends a wait. Two patterns prove it:
+
+1. Waits repeatedly end just after waking calls of one thread, more often than by chance.
+2. Waits repeatedly end while one thread is between two calls and does not wait. The waiter
+   continues soon after, and the ends of its waits follow that thread more closely than waits of a
+   fixed length would.
+
+Threads are compared within a node, and with threads of nodes that meet in collectives and have
+comparable clocks.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ _PAUSES = dict.fromkeys(("thread", "begin", "end", "before", "after"), pl.Int64)
 
 
 class _Thread(Struct, frozen=True):
-    """Waits of a thread, and its pauses between them. Times in ns, ascending."""
+    """Waits of a thread, and its pauses between them. Times in ns, sorted."""
 
     row: int
     #: Its task, or a number for itself in a helper.
@@ -93,7 +97,7 @@ class _Thread(Struct, frozen=True):
     wakes: np.ndarray
 
     def find_last_waits(self, times: np.ndarray) -> np.ndarray:
-        """Return the index of its last wait that begins no later than each of these times, or -1."""
+        """Return the index of the thread's last wait that has begun at each time, or -1."""
         return np.searchsorted(self.since, times, "right") - 1
 
 
@@ -114,19 +118,21 @@ class _Found(Struct, frozen=True):
 
 
 def list_handoffs(reader: EventReader) -> pl.DataFrame:
-    """Return the hand-offs of a job: HANDOFFS."""
+    """Return the hand-offs of a job, with the columns HANDOFFS."""
     return reader.remember("handoffs", lambda: _match_handoffs(reader))[0]
 
 
 def describe_limits(reader: EventReader) -> list[str]:
-    """Return a line for each limit on the number of threads by which hand-offs are missing."""
+    """Return a line for each limit on the number of threads that was reached, so that hand-offs are
+    missing.
+    """
     return reader.remember("handoffs", lambda: _match_handoffs(reader))[1]
 
 
 def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
-    """Return the hand-offs by which several ranks wait for one process: a rank, or a helper that serves at
-    least two ranks, or such a helper's own helper. Work of a process for a single rank counts as that rank's
-    own time.
+    """Return the hand-offs by which several ranks wait for one process. This process is a rank, a
+    helper that serves at least two ranks, or a helper of such a helper. Work of a process for a
+    single rank counts as this rank's own time.
     """
     rows, owners = list_handoffs(reader), _list_owners(reader)
     columns = (
@@ -145,7 +151,7 @@ def list_joining_handoffs(reader: EventReader) -> pl.DataFrame:
 
 
 def _list_owners(reader: EventReader) -> np.ndarray:
-    """Return the owner of each row: the task, or a number below 0 for each row of a helper."""
+    """Return the owner of each row: the task, or a negative number for each row of a helper."""
     tasks, units = reader.rows.get_column("task"), reader.rows.units
     return np.where(units == NO_UNIT, -1 - np.arange(len(units)), tasks)
 
@@ -176,14 +182,14 @@ def _match_handoffs(reader: EventReader) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:
-    """Return the OS runtime calls with some names: _CALLS."""
+    """Return the OS runtime calls with matching names, with the columns _CALLS."""
     calls = reader.read_named_calls(OS_LAYOUTS, names)
     return calls.select(_CALLS.keys()).sort("thread", "begin", maintain_order=True)
 
 
 def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
-    """Merge waits of a thread that are close together, and return those of at least SHORTEST: _CALLS. waits:
-    by thread and begin.
+    """Merge waits of a thread that are close together, and return those of at least SHORTEST, with
+    the columns _CALLS. waits: sorted by thread and start.
     """
     reached = pl.col("end").cum_max().shift(1).over("thread")
     run = (pl.col("begin") - reached > TOGETHER).fill_null(True).cum_sum()
@@ -194,7 +200,7 @@ def _merge_waits(waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_pauses(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return the pauses of the threads of a unit that call CUDA or MPI: _PAUSES."""
+    """Return the pauses of threads in a unit that call CUDA or MPI, with the columns _PAUSES."""
     calls = reader.read_outermost_calls(("cuda_api", *MPI_LAYOUTS), unit)
     thread, begin, end, call = (
         calls[name].to_numpy() for name in ("thread", "begin", "end", "call")
@@ -208,7 +214,9 @@ def _list_threads(
     reader: EventReader, pauses: pl.DataFrame, waits: pl.DataFrame, wakes: pl.DataFrame,
     known: Collection[int],
 ) -> Iterator[_Thread]:  # fmt: skip
-    """Yield the threads that call CUDA or MPI, or wait. known: threads with recorded OS runtime calls."""
+    """Yield the threads that call CUDA or MPI, or that wait. known: threads with recorded OS
+    runtime calls.
+    """
     place = pl.struct("before", "after").rank("dense").cast(pl.Int64)
     pauses = pauses.with_columns(place=place).sort("thread", "begin")
     callers, owners = {*pauses["thread"].unique()}, _list_owners(reader)
@@ -248,7 +256,9 @@ def _list_threads(
 def _group_threads(
     reader: EventReader, threads: Iterable[_Thread]
 ) -> tuple[list[list[_Thread]], list[str]]:
-    """Return groups of threads to compare, and a line for each limit on their number that was reached."""
+    """Return groups of threads to compare, and a line for each limit on their number that was
+    reached.
+    """
     nodes, numbers = reader.rows.threads["node"].to_list(), _link_nodes(reader)
     linked, of_node = defaultdict(list), defaultdict(list)
     for thread in threads:
@@ -270,7 +280,9 @@ def _group_threads(
 
 
 def _link_nodes(reader: EventReader) -> dict[str, int]:
-    """Return node -> number, equal for nodes that meet in collectives and whose times can be compared."""
+    """Return node -> number. Nodes that meet in collectives and have comparable clocks have the
+    same number.
+    """
     nodes = reader.rows.threads["node"]
     if nodes.n_unique() < 2:
         return dict.fromkeys(nodes, 0)
@@ -283,7 +295,9 @@ def _link_nodes(reader: EventReader) -> dict[str, int]:
 
 
 def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
-    """Yield the hand-offs of threads that call CUDA or MPI, and of the threads that wake them: HANDOFFS."""
+    """Yield the hand-offs to threads that call CUDA or MPI, and to the threads that wake these,
+    with the columns HANDOFFS.
+    """
     left = [one for one in threads if one.calls]
     seen = {one.row for one in left}
     while left:
@@ -306,8 +320,8 @@ def _match_threads(threads: Sequence[_Thread]) -> Iterator[pl.DataFrame]:
 
 
 def _is_near(waiter: _Thread, other: _Thread) -> bool:
-    """Return whether another thread may end some waits of a thread: it lets others go on just before, or it
-    does not wait, when these end.
+    """Return True if another thread may end some waits of a thread, because it wakes others just
+    before these end, or does not wait when they end.
     """
     ends = waiter.until[:: max(len(waiter.until) // SAMPLE, 1)]
     fits = np.append(other.until, 0)[other.find_last_waits(ends)] < ends
@@ -318,7 +332,7 @@ def _is_near(waiter: _Thread, other: _Thread) -> bool:
 
 
 def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
-    """Return the hand-offs that end some waits: HANDOFFS, but for their numbers."""
+    """Return the hand-offs that end some waits, with the columns HANDOFFS except their numbers."""
     columns = {
         "handoff": 0, "rule": BY_WAITS, "thread": waiter.row, "begin": waiter.since[found.waits],
         "end": waiter.until[found.waits], "call": waiter.call[found.waits],
@@ -329,8 +343,8 @@ def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
 
 
 def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]) -> _Found | None:
-    """Return the event that ends some waits of a thread, or None if unknown, or a call of CUDA or MPI of
-    another thread of the process.
+    """Return the work of another thread that ends some waits. Return None if it is unknown, or if
+    it is a CUDA or MPI call in another thread of the same process.
     """
     if len(waits) < FEWEST_WAITS:
         return None
@@ -355,9 +369,11 @@ def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread
 def _divide_waits(
     waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]
 ) -> Iterator[_Found]:
-    """Yield the ends of a thread's waits if several others end them in turn, for example a thread that waits
-    for requests and then for a reply: nearly each waking call of the other thread is followed at once by the
-    end of a wait, with no other thread's call in between.
+    """Yield the ends of a thread's waits if several threads end them in turn, for example requests
+    and replies.
+
+    Nearly each waking call of the other thread must be followed at once by the end of a wait, with
+    no other thread's call in between.
     """
     threads = [one for one in threads if one.owner != waiter.owner and len(one.wakes)]
     ends, closest = waiter.until[waits], np.full(len(waits), WAKE_UP + 1)
@@ -374,7 +390,7 @@ def _divide_waits(
 
 
 def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
-    """Return the waits of a thread that end just after waking calls of another one."""
+    """Return the waits of a thread that end just after waking calls of another thread."""
     if len(other.wakes) < FEWEST_WAITS:
         return None
     ends = waiter.until[waits]
@@ -389,8 +405,8 @@ def _follow_wakes(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found 
 
 
 def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None:
-    """Return the waits of a thread that end in pauses of another one while it does not wait, if it continues
-    soon after.
+    """Return the waits of a thread that end in pauses of another thread in which this does not
+    wait, if the first thread continues soon after.
     """
     if not other.is_known or other.owner == waiter.owner or not len(other.begin):
         return None
@@ -414,8 +430,9 @@ def _follow(waiter: _Thread, waits: np.ndarray, other: _Thread) -> _Found | None
 def _make_found(
     waits: np.ndarray, fits: np.ndarray, apart: np.ndarray, other: _Thread, released: np.ndarray
 ) -> _Found:
-    """Return the ends of the waits that fit. apart: delay from the other thread's action to the end of the
-    wait (ns)."""
+    """Return the ends of the waits in the mask `fits`. apart: delay from the other thread's action
+    to the end of each wait (ns).
+    """
     certain, differs = float(fits.mean()), _measure_spread(apart[fits])
     released = released[fits]
     at = np.searchsorted(other.until, released, "right") - 1
@@ -428,18 +445,18 @@ def _make_found(
 
 
 def _find_last(times: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the last of some times, ascending, before each end, and the distance (ns); otherwise -1 and
-    LONG_AGO.
+    """Return the index of the last time before each end, and the distance (ns); -1 and LONG_AGO if
+    there is none. times: sorted.
     """
     at = np.searchsorted(times, ends, "right") - 1
     return at, np.where(at >= 0, ends - np.append(times, 0)[at], LONG_AGO)
 
 
 def _is_regular(lasts: np.ndarray) -> bool:
-    """Return whether waits (ns) have lengths as equal as a timer's."""
+    """Return True if the lengths of waits (ns) are as equal as those of a timer."""
     return len(lasts) > 0 and _measure_spread(lasts) < OF_TIMER * np.median(lasts)
 
 
 def _measure_spread(values: np.ndarray) -> float:
-    """Return the median difference from the median."""
+    """Return the median absolute deviation from the median."""
     return float(np.median(np.abs(values - np.median(values))))

@@ -1,8 +1,8 @@
-"""List calls that ranks made together: members of collectives, and messages, whatever rule matched them. All
-analyses of matched calls read these tables.
+"""List calls that ranks made together: members of collectives, and messages, whatever rule matched
+them. All analyses of matched calls read these tables.
 
-Relations matched NCCL kernels and messages while the job was aligned. MPI calls are matched by their order in
-each process (:mod:`mpi_collectives`).
+NCCL kernels and messages were matched by relations when the job was aligned. MPI calls are matched
+here by their order in each process (:mod:`mpi_collectives`).
 """
 
 from __future__ import annotations
@@ -63,13 +63,16 @@ class Rule(Struct, frozen=True):
 
 
 def list_collectives(reader: EventReader) -> pl.DataFrame:
-    """Return the members of all collectives of a job: COLLECTIVES, numbered through."""
+    """Return the members of all collectives of a job, with the columns COLLECTIVES and consecutive
+    numbers.
+    """
     return reader.remember("collectives", lambda: _match_collectives(reader))
 
 
 def list_compared_kernels(reader: EventReader) -> pl.DataFrame:
-    """Return the members of NCCL collectives on hosts with clocks accurate enough to identify the late
-    rank."""
+    """Return the members of NCCL collectives on hosts whose clocks are accurate enough to identify
+    the late rank.
+    """
     table = list_collectives(reader)
     return table.filter((pl.col("late") >= 0) & ~pl.col("rule").is_in(MPI_RULES))
 
@@ -86,7 +89,7 @@ def _match_collectives(reader: EventReader) -> pl.DataFrame:
 
 
 def _complete(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members with all columns."""
+    """Return members with all columns of COLLECTIVES, computing the missing ones."""
     blocking = {"since": pl.col("begin"), "until": pl.col("end")}
     alike = {"awaits": ROOT | OTHERS, "is_root": False, "later": False, "inside": False}
     numbers = dict.fromkeys(("bytes", "communicator"), ABSENT)
@@ -143,15 +146,18 @@ RULES = (
 
 
 def list_messages(reader: EventReader) -> pl.DataFrame:
-    """Return the messages of a job, one row each: `kind` (of lines), `message` (its number), `sender` and
-    `sent`, `thread` and `received` (rows of the trace, ns), `bytes`.
+    """Return the messages of a job, one row each.
 
-    MPI messages also have the matching `rule`; the begins of the calls that complete the send (`waits`) and
-    the receive (`takes`); the `protocol` of the send, and whether it was `learnt` from the job's messages;
-    the begin of the receiver's call that releases the sender (`lets`), and of the sender's call that the
-    receiver needs (`drives`), or null; whether a loop of tests waits for the message (`polls`); and the wait
-    times (ns, null if unknown) of the receiver for the sender (`late_sender`), of the sender for the receiver
-    (`late_receiver`), and of each for the other to be inside MPI (`sender_held`, `receiver_held`).
+    Columns: `kind` (of lines), `message` (number), `sender` and `sent`, `thread` and `received`
+    (rows of the trace, ns), `bytes`.
+
+    MPI messages have further columns: the matching `rule`; the starts of the calls that complete
+    the send (`waits`) and the receive (`takes`); the `protocol` of the send, and whether it was
+    `learnt` from the job's messages; the start of the receiver's call that releases the sender
+    (`lets`), and of the sender's call that the receiver needs (`drives`), or null; whether a loop
+    of tests waits for the message (`polls`); and wait times (ns, null if unknown): of the receiver
+    for the sender (`late_sender`), of the sender for the receiver (`late_receiver`), and of each
+    for the other to be inside MPI (`sender_held`, `receiver_held`).
     """
     return reader.remember("messages", lambda: _read_messages(reader))
 
@@ -172,9 +178,11 @@ def _read_messages(reader: EventReader) -> pl.DataFrame:
 
 
 def list_mpi_waits(reader: EventReader) -> pl.DataFrame:
-    """Return the spans in which threads wait in MPI, one row each: `thread`, `begin`, `end` (ns), `kind` (a
-    value of the value set `mpi_waiting`), and `other`, the thread waited for. Spans of one thread are
-    disjoint: a call that waits for several things at once waits for the last one.
+    """Return the spans in which threads wait in MPI, one row each.
+
+    Columns: `thread`, `begin`, `end` (ns), `kind` (a value of the value set `mpi_waiting`), and
+    `other`, the thread waited for. Spans of a thread do not overlap: a call that waits for several
+    threads at once waits for the last one.
     """
     return reader.remember("mpi_waits", lambda: _find_mpi_waits(reader))
 
@@ -205,7 +213,9 @@ def _find_mpi_waits(reader: EventReader) -> pl.DataFrame:
 
 
 def _find_waits_at_collectives(reader: EventReader) -> pl.DataFrame:
-    """Return the waits of members of collectives of MPI: `thread`, `begin`, `length` (ns), `kind`, `other`."""
+    """Return the waits of members of MPI collectives: `thread`, `begin`, `length` (ns), `kind`,
+    `other`.
+    """
     members = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
     come = [members.select("collective", last=time, other="thread") for time in ("begin", "since")]
     come = pl.concat(come).unique(("collective", "last"), keep="first", maintain_order=True)
@@ -226,12 +236,13 @@ MUCH_CLOSER = 3.0
 
 
 def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFrame]:
-    """Match kernels that are in no collective or message by their ends, and return the members of each
-    `meeting`: kernels of one name that end together, on streams on which all kernels of that name do so. The
-    match is not certain: ranks in step may belong to several communicators. Streams that meet several others,
-    as in a pipeline, are matched after the rest.
+    """Match kernels outside collectives and messages by their ends, and return the members of each
+    `meeting`.
 
-    kernels: `thread`, `begin`, `end`, `name`, `node_begin` (a unique number).
+    A meeting consists of kernels with one name that end together, on streams on which all kernels
+    of that name do so. The match is not certain, because ranks in step may belong to several
+    communicators. Streams that meet several others, as in a pipeline, are matched last. kernels:
+    `thread`, `begin`, `end`, `name`, `node_begin` (a unique number).
     """
     of_threads = reader.rows.threads.select("thread", "task", "node", "clocks")
     kernels = _describe_kernels(reader, kernels.drop("bytes").join(of_threads, on="thread"))
@@ -246,8 +257,9 @@ def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFra
 
 
 def match_graphs(reader: EventReader, graphs: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of meetings (`meeting`) of graphs traced as a whole with NCCL kernels inside: they
-    end together, however far apart they begin. graphs: like the kernels of :func:`match_by_ends`.
+    """Return the members of meetings (`meeting`) among graphs that were traced as a whole and
+    contain NCCL kernels. They end together, however far apart they begin. graphs: columns as in
+    :func:`match_by_ends`.
     """
     schema = {name: graphs.schema[name] for name in ("thread", "begin", "end", "node_begin")}
     parts = [pl.DataFrame(schema=schema | dict.fromkeys(("meeting", "step"), pl.Int64))]
@@ -315,8 +327,8 @@ def _link_streams(kernels: pl.DataFrame) -> Iterator[tuple[int, int]]:
 
 
 def _gather_ends(kernels: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the kernels that end together with other ranks' kernels and all begin before, with the number of
-    the `meeting`. If a rank has several of them, only closer ones are kept.
+    """Return the kernels that end together with kernels of other ranks after all have begun, with
+    the number of the `meeting`. If a rank has several of them, only closer ones are kept.
     """
     parts, left = [], kernels
     for together in ENDS_TOGETHER:

@@ -1,14 +1,14 @@
-"""Match MPI and UCX messages, as lines from sends to receives; derive clock observations from MPI messages
-and collectives.
+"""Match MPI and UCX messages as lines from sends to receives, and make clock observations from MPI
+messages and collectives.
 
-The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the reports
-certainly have all of both. A receive with a request completes with the first Wait for its handle, otherwise
-with the last Test before the handle is reused, otherwise with the receive call itself. A receive from
-MPI_ANY_SOURCE takes the message of the only possible sender, if as many of its sends as of such receives
-remain; otherwise the pairs that follow are uncertain.
+The n-th send of a communicator, sender, receiver and tag belongs to the n-th such receive, if the
+reports certainly contain all sends and receives. A receive with a request completes with the first
+Wait for its handle; otherwise with the last Test before the handle is reused; otherwise with the
+receive call itself. A receive from MPI_ANY_SOURCE takes the message of the only possible sender, if
+as many of its sends as of such receives remain. Otherwise all later pairs are uncertain.
 
-The n-th send of a UCX worker to another with a tag matches the n-th receive of that worker from the first
-with that tag. Lines are drawn only if MPI was not traced, because its messages use UCX.
+The n-th send of a UCX worker to another with a tag matches the n-th receive of that worker from the
+first with that tag. Lines are drawn only if MPI was not traced, because MPI messages use UCX.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _TAKEN = ~pl.col("completed").is_in((NULL, OPEN)) & (
 
 
 class MessageSides(Struct, frozen=True):
-    """Messages in blocks by bucket."""
+    """Blocks with the sends and receives of messages, by bucket."""
 
     #: One for each bucket.
     blocks: tuple[Block, ...]
@@ -103,7 +103,7 @@ class MatchedMessages(Struct, frozen=True):
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for matched messages, and notes on unmatched ones."""
+    """Return lines for matched messages, and notes about unmatched messages."""
     sides, matched = _match_buckets(context, match_messages)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, "mpi_messages", "mpi_message", True, pairs)
@@ -113,7 +113,9 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 
 def observe_messages(context: RelationContext) -> Observed:
-    """Return files of bounds from messages between hosts: none is received before it is sent."""
+    """Return files with clock bounds from messages between hosts: no message is received before it
+    is sent.
+    """
     _, messages = _match_buckets(context, observe_pairs)
     return Observed(messages=list(chain.from_iterable(messages)))
 
@@ -121,12 +123,13 @@ def observe_messages(context: RelationContext) -> Observed:
 def _match_buckets(
     context: RelationContext, pair: Callable[..., T]
 ) -> tuple[list[MessageSides], list[T]]:
-    """Sort the messages into buckets by receiver; return the buckets and the result of `pair` for each.
+    """Sort the messages into buckets by receiver. Return the buckets, and the result of `pair` for
+    each.
 
-    It gets the MPI rank of all processes of the job (-1 if unknown), and whether each was recorded from
-    MPI_Init on (`began`) and until MPI_Finalize (`ended`). It also gets the communicators and tags in which
-    fully recorded ranks received messages without a sender: such calls belong to another communicator that
-    reuses a freed handle, which the reports do not show.
+    `pair` gets the MPI rank of all processes of the job (-1 if unknown), and whether each was
+    recorded from MPI_Init on (`began`) and until MPI_Finalize (`ended`). It also gets the
+    communicators and tags for which fully recorded ranks received messages without a sender. Such
+    calls belong to another communicator that reuses a freed handle, which the reports do not show.
     """
     processes = (
         read_fact(context.files[mpi.PROCESSES], context.tasks)
@@ -153,8 +156,8 @@ def sort_sides(
     processes: pl.DataFrame,
     buckets: int,
 ) -> MessageSides:
-    """Sort the messages of some reports into this many buckets by receiver. A message that may be sent or
-    received goes into both sides' buckets.
+    """Sort the messages of some reports into this many buckets by receiver. A message that may be a
+    send or a receive goes into the buckets of both.
     """
     calls = read_fact(messages, tasks, COLUMNS["mpi_message_facts"])
     sides, unprepared = _find_sides(calls, read_fact(requests, tasks), processes)
@@ -199,7 +202,7 @@ def _find_sides(
 
 
 def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Expr:
-    """Return the number of why a message cannot be looked for, -1 if it can."""
+    """Return the number of the reason why a message cannot be matched; -1 if it can."""
     ranks = processes["rank"].filter(processes["rank"] >= 0)
     twice = ranks.filter(ranks.is_duplicated()).implode()
     no_tag = ~pl.col("named") | (pl.col("tag") < 0) | (pl.col("communicator") == mpi.ANYWHERE)
@@ -218,9 +221,9 @@ def _explain_unmatchable(processes: pl.DataFrame, own: str, other: str) -> pl.Ex
 
 
 def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the messages, repeated for every start of a persistent request (as its handle was last
-    initialised), and the number of starts without a known initialisation: of partitioned messages
-    and of collectives.
+    """Return the messages, with one copy for every start of a persistent request (as its handle was
+    last initialized). Return also the number of starts without a known initialization: of
+    partitioned messages and collectives.
     """
     plain = messages.filter(pl.col("role").is_in([mpi.SEND, mpi.RECEIVE, mpi.EITHER]))
     known = pl.col("time_begin") != NULL
@@ -243,8 +246,8 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> tuple[
 
 
 def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
-    """Return the completion time (`completed`, trace time) of messages that another call completed, by
-    `place`; NULL or OPEN if that call has no end.
+    """Return `place` and completion time (`completed`, trace time) of messages that another call
+    completed. The time is NULL or OPEN if that call has no end.
     """
     requested = messages.filter(pl.col("request") != NULL)
     through = requested.filter(pl.col("role").is_in((mpi.SEND, mpi.RECEIVE))).select(
@@ -276,7 +279,7 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
 def _join_nearest(
     left: pl.DataFrame, right: pl.DataFrame, left_on: str, right_on: str, **how: Any
 ) -> pl.DataFrame:
-    """Return the left rows with the nearest right row of their handle."""
+    """Join each left row with the nearest right row of the same handle."""
     return left.sort(left_on).join_asof(
         right.sort(right_on),
         left_on=left_on,
@@ -289,7 +292,7 @@ def _join_nearest(
 
 
 def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[Note]:
-    """Return notes on the number of messages with lines, and on the reasons for the others."""
+    """Return notes with the number of messages with lines, and the reasons for the others."""
     # A send names its receiver; rows that do not are damaged.
     del counts[mpi.SEND, "wild"]
     nouns = {mpi.SEND: "sends", mpi.RECEIVE: "receives"}
@@ -329,7 +332,7 @@ def match_messages(
 def observe_pairs(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> tuple[Block, ...]:
-    """Match the messages of some receivers, and store messages between hosts."""
+    """Match the messages of some receivers, and store those between hosts."""
     pairs, _ = _pair_messages(blocks, processes, contradictory, in_time=False)
     return write_messages(path, pairs, NoiseKind.MPI)
 
@@ -337,9 +340,9 @@ def observe_pairs(
 def _pair_messages(
     blocks: Sequence[Block], processes: pl.DataFrame, contradictory: pl.DataFrame, in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
-    """Return the certain and complete pairs, by sends, and the counts of sends and receives, see
-    :class:`MatchedMessages`. in_time: whether the clocks agree, so that a receive before its send excludes a
-    pair.
+    """Return the certain and complete pairs sorted by send, and the counts of sends and receives
+    (see :class:`MatchedMessages`). in_time: the clocks agree, so that a receive before its send
+    excludes a pair.
     """
     messages = read_blocks(blocks).sort("time_begin", "report", "place")
     number = UNMATCHABLE.index("contradictory")
@@ -397,8 +400,8 @@ def _pair_messages(
 
 
 def _find_sources(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
-    """Fill in the source of receives from MPI_ANY_SOURCE if exactly one sender has unmatched sends, and as
-    many.
+    """Set the source of receives from MPI_ANY_SOURCE if exactly one sender has unmatched sends, in
+    equal number.
     """
     is_wild = pl.col("why") == UNMATCHABLE.index("wild")
     wild = receives.filter(is_wild)
@@ -436,10 +439,12 @@ def _find_streams(
     either: pl.DataFrame,
     processes: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return the streams with both sends and receives: their counts (`sent`, `received`); whether both ranks
-    were recorded from the beginning (`began`); the time of the first `wild` receive that might take from the
-    stream without naming it (`wildcard`); the time of the first call that either sends or receives in it
-    (`either`, or null); and whether only their ends give their order (`backward`).
+    """Return the streams that have both sends and receives.
+
+    Columns: counts (`sent`, `received`); whether both ranks were recorded from the start (`began`);
+    the time of the first `wild` receive that may take from the stream without naming it
+    (`wildcard`); the time of the first call that may be a send or a receive in it (`either`, or
+    null); and whether only the ends give the order (`backward`).
     """
     received = receives.group_by(STREAM).agg(received=pl.len())
     streams = sends.group_by(STREAM).agg(sent=pl.len()).join(received, on=STREAM)
@@ -463,7 +468,7 @@ def _find_streams(
 
 
 def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for the messages of UCX, by one task."""
+    """Return lines for UCX messages. A single task makes them."""
     if context.files[mpi.MESSAGES]:
         return []
     more = (context.files[TRANSFERS], context.tasks, context.first_task, context.folder)
@@ -473,7 +478,7 @@ def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
 def match_ucx_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
-    """Match sends with receives, and store a line for each pair."""
+    """Match UCX sends with receives, and store a line for each pair."""
     rows = read_fact(files, tasks).with_columns(
         sender_worker=pl.when("is_send").then("worker").otherwise("peer"),
         receiver_worker=pl.when("is_send").then("peer").otherwise("worker"),

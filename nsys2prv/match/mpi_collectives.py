@@ -1,9 +1,10 @@
 """Match MPI collectives by their order in each process, and find who waits for whom.
 
-The needs of a rooted collective depend on its size and on the library: a broadcast of much data may hold its
-root until all arrive, and a reduction its leaves. This is learned from calls with a clearly late member: one
-that left before did not wait. The same holds for scans, for one-sided epochs, and for nonblocking
-collectives: their completion times show whether they progress while the other processes are outside MPI.
+Who waits in a rooted collective depends on its size and on the library: a broadcast of much data
+may hold its root until all arrive, and a reduction its leaves. This is learned from calls with a
+clearly late member: a member that left before did not wait. The same applies to scans, one-sided
+epochs, and nonblocking collectives, whose completion times show whether they progress while the
+other processes are outside MPI.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ _WAIT_FOR = {"start": "post", "complete": "post", "wait": "complete"}
 
 
 def find_last(over: str) -> pl.Expr:
-    """Return the arrival time of the last member that each member waits for. over: column of collectives."""
+    """Return an expression for the arrival time of the last member for which each member waits.
+    over: column that identifies collectives.
+    """
     last = (
         pl.when(pl.col("awaits") & bit != 0).then(
             pl.when("inside").then(pl.col("since").filter(of).max().over(over))
@@ -71,9 +74,11 @@ def find_last(over: str) -> pl.Expr:
 
 
 def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the MPI collectives: the n-th calls of the processes of a communicator belong together, counted
-    from the first one that all have recorded, if none ends before another begins; otherwise calls that end
-    together.
+    """Return the members of MPI collectives.
+
+    The n-th calls of the processes of a communicator belong together, counted from the first call
+    that all have recorded, if none ends before another begins. Otherwise, calls that end together
+    belong together.
     """
     blocking, at_once = list_meeting_values()
     found = reader.read_begins("mpi_collective", ("call", "communicator", "root", "sent"))
@@ -134,9 +139,11 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
 
 
 def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members with `since`, `until` and `inside`. Nonblocking calls get these from the first wait that
-    ends after all arrived; without one they continue without waiting. Depending on the algorithm, some
-    members need only the others' calls, and some need the others inside MPI.
+    """Return members with `since`, `until` and `inside`, the span in which they may wait.
+
+    Nonblocking calls get these from the first wait that ends after all have arrived. Without one,
+    they continue without waiting. Depending on the algorithm, some members need only the others'
+    calls, and some need the others to be inside MPI.
     """
     found = found.with_columns(since="begin", until="end", inside=pl.lit(False))
     if not found["later"].any():
@@ -169,7 +176,7 @@ def _find_ends(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
-    """Return the largest error of a member's times relative to the other members' (ns)."""
+    """Return the largest error of a member's times relative to the other members (ns)."""
     node = reader.rows.threads["node"].rank("dense")[found["thread"].to_numpy()]
     apart = found.select("communicator", node=node).select(
         pl.col("node").n_unique().over("communicator") > 1
@@ -178,8 +185,8 @@ def _find_error(reader: EventReader, found: pl.DataFrame) -> pl.Series:
 
 
 def _find_lateness(last: pl.Expr) -> pl.Expr:
-    """Return the delay (ns) from which a member is clearly late, for calls of equal sizes. last: arrival time
-    of the last member.
+    """Return the delay (ns) from which a member is clearly late, for calls of equal sizes. last:
+    arrival time of the last member.
     """
     until = pl.col("until")
     quick = pl.min_horizontal(until - pl.col("since"), (until - last).abs())
@@ -188,14 +195,15 @@ def _find_lateness(last: pl.Expr) -> pl.Expr:
 
 
 def _outnumbers(waits: pl.Expr, early: pl.Expr) -> pl.Expr:
-    """Return whether members wait for others, by counting those that waited while the others were late and
-    those that left."""
+    """Return whether members wait for others: more members waited while the others were late than
+    left early.
+    """
     return (waits.sum() >= FEWEST) & (early.sum() <= SOME_EARLY * waits.sum())
 
 
 def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
-    """Return members of rooted collectives with the additional members they wait for, learned from calls with
-    late members.
+    """Return the members of rooted collectives, with the additional members for which they wait,
+    learned from calls with late members.
     """
     if (found["waits"] == ALL).all():
         return found
@@ -234,8 +242,8 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_epochs(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of one-sided epochs that wait for the n-th calls of other processes. Reports do not
-    record which processes share an epoch, so processes that were seen to wait are paired.
+    """Return the calls of one-sided epochs that wait for the n-th calls of other processes. Reports
+    do not record which processes share an epoch, so processes that were seen to wait are paired.
     """
     calls = reader.read_named_calls(MPI_LAYOUTS, _EPOCHS).sort("begin", maintain_order=True)
     calls = calls.with_columns(
@@ -253,8 +261,8 @@ def match_epochs(reader: EventReader) -> pl.DataFrame:
 
 
 def _list_pairs(own: pl.DataFrame, others: pl.DataFrame, on: str) -> pl.DataFrame:
-    """Pair calls with each call of another thread that has the same number (`on`); the other call's columns
-    end in `_there`. Return no pairs if they are too many to compare.
+    """Pair calls with each call of another thread that has the same number (`on`). Columns of the
+    other call end in `_there`. Return no pairs if there are too many.
     """
     counts = own.join(others.group_by(on).len(), on=on)
     if counts["len"].sum() > MOST_PAIRS:
@@ -264,8 +272,10 @@ def _list_pairs(own: pl.DataFrame, others: pl.DataFrame, on: str) -> pl.DataFram
 
 
 def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of meetings: waiting calls and the calls they wait for, learned from calls in which
-    the others were late. pairs: from :func:`_list_pairs`, with the default where no call decides (`usual`).
+    """Return the members of meetings: waiting calls, and the calls for which they wait.
+
+    This is learned from calls in which the others were late. pairs: from :func:`_list_pairs`, with
+    the default (`usual`) for when no call decides.
     """
     since, until, come = map(pl.col, ("since", "until", "begin_there"))
     node = reader.rows.threads["node"].rank("dense").to_numpy()
@@ -296,7 +306,9 @@ def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_set_up(reader: EventReader) -> pl.DataFrame:
-    """Return MPI calls without a communicator: the n-th of a name of all processes."""
+    """Match MPI calls without a communicator: the n-th calls with one name on all processes belong
+    together.
+    """
     found = reader.read_named_calls(MPI_LAYOUTS, _SET_UP).sort("begin", maintain_order=True)
     found = found.with_columns(reader.rows.find("process", found["thread"]).alias("task"))
     found = found.with_columns(number=pl.int_range(pl.len()).over("layout", "call", "task"))

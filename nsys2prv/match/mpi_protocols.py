@@ -1,10 +1,11 @@
-"""Determine how MPI messages wait: the protocol of each send, and the process each side waited for.
+"""Determine how MPI messages wait: the protocol of each send, and which process each side waits
+for.
 
-MPI moves no data of a process outside its calls, except small messages that are stored on the way. So a send
-ends at once (LOCAL), or not before its receiver is inside any MPI call (NEEDS_CALL), or not before the
-receiver has posted the receive (RENDEZVOUS). The size limits are learned from sends with a clearly late
-receiver, separately for messages within a host and between hosts, blocking calls and requests; otherwise
-usual limits apply.
+MPI moves no data of a process outside its calls, except small messages that are buffered. A send
+therefore ends at once (LOCAL), or not before its receiver is inside any MPI call (NEEDS_CALL), or
+not before the receiver has posted the receive (RENDEZVOUS). The size limits are learned from sends
+with a clearly late receiver, separately for messages within a host and between hosts, and for
+blocking calls and requests. Otherwise usual limits apply.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _NAMES = {
 
 
 def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
-    """Return messages of MPI with how they wait: the columns of WAITING. lines: `sender`, `sent`,
-    `thread`, `received`, `bytes`, `posted`, `released`.
+    """Return MPI messages with the columns WAITING, which describe how they wait. lines: `sender`,
+    `sent`, `thread`, `received`, `bytes`, `posted`, `released`.
     """
     names = ("thread", "begin", "end", "call")
     *sides, call = reader.read_outermost_calls(MPI_LAYOUTS).select(names).get_columns()
@@ -142,8 +143,10 @@ def _find_polls(
     begins: np.ndarray,
     is_test: np.ndarray,
 ) -> np.ndarray:
-    """Find the receives that a loop of tests waits for: such a receive completes as soon as the message
-    arrives (`come`), with nothing done since the call before (ns). Unsuccessful tests are not recorded.
+    """Return a mask of the receives that a loop of tests waits for.
+
+    Such a receive completes as soon as the message arrives (`come`, ns), and nothing was done since
+    the call before. Unsuccessful tests are not recorded.
     """
     delay = begins[taking] - come
     soon = np.maximum(LEAST_LATE, SOON * (begins[taking] - before))
@@ -165,19 +168,21 @@ def _blank(name: str) -> pl.Expr:
 
 
 def _find_moment(begins: np.ndarray, calls: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """Return the first time, from a given time on, when a process is inside one of these calls, or OPEN."""
+    """Return the first time, from a given time on, at which a process is inside one of these calls,
+    or OPEN.
+    """
     return np.where(calls >= 0, np.maximum(begins[calls], since), OPEN)
 
 
 def _sort_calls(calls: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a mask of calls for each sort (a key of _NAMES)."""
+    """Return name (a key of _NAMES) -> mask of the calls of this sort."""
     find_values = load_catalogue().name_sets["mpi_point_to_point"].find_values
     return {name: np.isin(calls, find_values(names)) for name, names in _NAMES.items()}
 
 
 def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return messages with their `protocol`, whether it was `learnt`, and whether the transfer is
-    `driven` by a later call of the sender.
+    """Return messages with their `protocol`, whether it was `learnt`, and whether a later call of
+    the sender drives the transfer (`driven`).
     """
     since, inside, there, released = map(pl.col, ("since", "inside", "there", "released"))
     quick = pl.min_horizontal(released - since, (released - inside).abs(), (released - there).abs())
@@ -233,7 +238,7 @@ def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Limit(Struct, frozen=True):
-    """A size (bytes) up to which messages do not wait for something, and from which on they do."""
+    """A size (bytes) up to which messages do not wait for something, and above which they do."""
 
     size: int
     #: Sizes up to which, and from which on, messages have shown so.
@@ -241,13 +246,13 @@ class Limit(Struct, frozen=True):
     above: int = NO_LIMIT
 
     def is_known(self, sizes: np.ndarray) -> np.ndarray:
-        """Return a mask of the sizes with evidence from messages."""
+        """Return a mask of the sizes for which messages give evidence."""
         return (sizes <= self.below) | (sizes >= self.above)
 
 
 def find_limit(evidence: pl.DataFrame, name: str, usual: int) -> Limit:
-    """Return the limit with the fewest contradictions; of several, the one nearest to the usual limit.
-    evidence: `bytes`, and in a column of this name whether a message waited, null for unknown.
+    """Return the limit with the fewest contradictions; of several, the one nearest to the usual
+    limit. evidence: `bytes`, and in the column `name` whether a message waited (null if unknown).
     """
     counts = evidence.drop_nulls(name).group_by("bytes").agg(
         waits=pl.col(name).sum().cast(pl.Int64), goes=(~pl.col(name)).sum().cast(pl.Int64)

@@ -1,15 +1,17 @@
-"""Find the communicators of NCCL kernels without one in their payloads, such as kernels launched by CUDA
-graphs, from the names and ends of other ranks' kernels. A queue contains the kernels of one stream, or the
-repeated kernels of one graph node; n-th ends of matching queues are on a line. Nodes are the same if the
-ranks' graphs run the same NCCL operations in the same node order.
+"""Find the communicators of NCCL kernels whose payloads have none, such as kernels launched by CUDA
+graphs, from names and ends of kernels on other ranks.
 
-All members leave a collective at nearly the same moment. So the differences between n-th ends of two queues
-of one communicator form a line, given by the offset and drift between the two clocks, whatever these are. A
-line counts only if no other pairing of the calls fits nearly as well, and no other two queues of the hosts
-give another line.
+A queue contains the kernels of one stream, or the repeated kernels of one graph node. Nodes on
+different ranks are the same if the graphs run the same NCCL operations in the same node order.
 
-Ranks in step end their collectives together even in different communicators. A shared communicator is proven
-if one member clearly arrives last, alone: every member that ends with it waited for it.
+All members leave a collective at nearly the same time. The differences between n-th ends of two
+queues of one communicator therefore form a line, given by offset and drift between the two clocks,
+whatever these are. A line counts only if no other pairing of the calls fits nearly as well, and no
+other two queues of the hosts give a different line.
+
+Ranks in step end their collectives together even if they are in different communicators. A common
+communicator is proven if one member clearly arrives last and alone: every member that ends with it
+waited for it.
 """
 
 from __future__ import annotations
@@ -104,9 +106,9 @@ def adopt_kernels(
     clocks: Sequence[int],
     folder: Path,
 ) -> tuple[list[TaskResult], dict[tuple[int, int], tuple[int, int]]]:
-    """Return the results with communicators for kernels without recorded payloads; and (report, process)
-    without payloads -> kernels of it, and those that were matched. captures, placements, clocks: of each
-    report, clocks by number.
+    """Return the results with communicators for kernels without recorded payloads; and (report,
+    process) without payloads -> number of its kernels, and of those matched. captures, placements:
+    of each report. clocks: by number.
     """
     results, named = list(results), _list_named(results)
     captured: dict[int, list[int]] = defaultdict(list)
@@ -165,9 +167,11 @@ def _make_queues(
     clocks: Sequence[int],
     told_in_graphs: bool | None,
 ) -> tuple[list[Queue], list[pl.DataFrame]]:
-    """Return the queues of these results, and the rows of each: KERNEL_FACTS, QUEUE, their storage place
-    (place, row), and `placed_begin` and `placed_end` by the reports' clocks. told_in_graphs: whether to
-    include graph-launched kernels with payloads; None includes all kernels with payloads.
+    """Return the queues of these results, and the rows of each queue.
+
+    Rows have the columns KERNEL_FACTS, QUEUE, their storage place (place, row), and `placed_begin`
+    and `placed_end` by the reports' clocks. told_in_graphs: include graph-launched kernels with
+    payloads; None includes all kernels with payloads.
     """
     pieces = []
     for at in places:
@@ -206,9 +210,11 @@ def _make_queues(
 
 
 def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add `node_place` to kernels: for graph-launched ones, a number for the graph's NCCL operations and the
-    node's place among them, equal in all graphs of one capture and on other ranks; 0 for other kernels, and
-    for too few to compare.
+    """Add `node_place` to kernels.
+
+    For graph-launched kernels, it numbers the graph's NCCL operations and the node's place among
+    them. It is equal in all graphs of one capture, and on other ranks. For other kernels, and for
+    too few to compare, it is 0.
     """
     owner = ["report", "process", "device"]
     nodes = kernels.filter(pl.col("node") > 0).group_by(*owner, "node")
@@ -228,7 +234,9 @@ def _number_nodes(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_named(results: Sequence[TaskResult]) -> pl.DataFrame:
-    """Return `report`, `process` and `communicator` of the communicators named in the calls of processes."""
+    """Return `report`, `process` and `communicator` for all communicators in the calls of
+    processes.
+    """
     rows = _read_of_all(results, COMMUNICATORS, ("process", "communicator"))
     return rows.filter(pl.col("communicator") != 0).unique()
 
@@ -249,8 +257,9 @@ def _read_of_all(results: Sequence[TaskResult], fact: str, columns: Sequence[str
 def _adopt_group(
     rows: pl.DataFrame, named: pl.DataFrame, is_one: bool, number: int
 ) -> list[pl.DataFrame]:
-    """Assign a group of queues the communicator recorded for some of its rows, otherwise this number, and
-    return the rows. named: communicators of processes; a process that names another one is not a member.
+    """Assign to a group of queues the communicator recorded in some of its rows, otherwise this
+    number; return the rows. named: communicators of processes. A process that names another
+    communicator is not a member.
     """
     told = rows.filter(pl.col("communicator") != 0)
     silent = rows.filter((pl.col("communicator") == 0) & (pl.col("ordinal") >= 0))
@@ -288,8 +297,8 @@ def _adopt_group(
 
 
 def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
-    """Merge nodes of the same members and function into one communicator, and number its collectives by their
-    ends.
+    """Merge nodes with the same members and function into one communicator, and number its
+    collectives by their ends.
     """
     is_alone = ~pl.col("told") & (pl.col("ranks") != IN_STEP) & (pl.col("node_place") > 0)
     alone = found.filter(is_alone)
@@ -306,7 +315,7 @@ def _join_nodes(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) -> None:
-    """Store the communicators found in the facts of the results."""
+    """Store the communicators that were found in the facts of the results."""
     for (place,), rows in found.partition_by("place", as_dict=True).items():
         result = results[place]
         facts = {name: np.array(one) for name, one in read_columns(result.facts[KERNELS]).items()}
@@ -345,19 +354,19 @@ class Queue(Struct, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> CallSequence:
-        """Return its calls, which all synchronize."""
+        """Return the calls of the queue, all of which synchronize."""
         count = len(self.end)
         zeros, ones = np.zeros(count, np.int64), np.ones(count, bool)
         return CallSequence(self.begin, self.end, zeros, ones)
 
     def move(self, offset: float, slope: float) -> Queue:
-        """Return the queue on a clock that differs by this line."""
+        """Return the queue on a clock that differs by a line: offset (ns) and slope."""
         begin, end = (times * (1 + slope) + offset for times in (self.begin, self.end))
         return replace(self, begin=begin, end=end)
 
 
 class QueueGroup(Struct, frozen=True):
-    """Queues with matching ends."""
+    """Queues whose ends match."""
 
     #: Their places among all.
     queues: tuple[int, ...]
@@ -368,7 +377,7 @@ class QueueGroup(Struct, frozen=True):
 
 
 def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
-    """Return the groups of queues with matching ends, on any clocks."""
+    """Return the groups of queues whose ends match, on any clocks."""
     by_host: dict[int, list[int]] = {}
     for place, queue in enumerate(queues):
         by_host.setdefault(queue.clock, []).append(place)
@@ -405,7 +414,7 @@ def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
 
 
 class _LinedUp(Struct, frozen=True):
-    """Queues with matching ends, by member: as in `QueueGroup`, and lined up."""
+    """Queues of a `QueueGroup` by member, with their calls aligned."""
 
     places: tuple[int, ...]
     ordinals: tuple[np.ndarray, ...]
@@ -415,8 +424,8 @@ class _LinedUp(Struct, frozen=True):
     end: np.ndarray
 
     def divide(self, alike: Sequence[_LinedUp]) -> list[tuple[list[int], bool]]:
-        """Divide the queues into communicators, as :func:`_divide` does, using the collectives of the `alike`
-        ones with the same members.
+        """Divide the queues into communicators, as :func:`_divide` does. alike: groups with the
+        same members, whose collectives are also used.
         """
         begin, end = (
             np.concatenate([getattr(one, side) for one in alike]) for side in ("begin", "end")
@@ -453,7 +462,9 @@ def _list_parts(divided: Sequence[tuple[list[int], bool]]) -> tuple[tuple[int, .
 
 
 def _may_follow(own: Queue, other: Queue) -> bool:
-    """Return whether the queues share few calls, which end together: too few to decide whether they match."""
+    """Return True if the queues share a few calls that end together: too few to decide whether they
+    match.
+    """
     low, high = max(own.end[0], other.end[0]) - NEAR, min(own.end[-1], other.end[-1]) + NEAR
     inside = own.calls.ends[(own.end >= low) & (own.end <= high)]
     if not 0 < len(inside) < FEWEST:
@@ -463,8 +474,8 @@ def _may_follow(own: Queue, other: Queue) -> bool:
 
 
 def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -> list[QueueGroup]:
-    """Group the queues at these places, on one clock, by agreeing ends. The queue with the most calls is the
-    first of its group and numbers the collectives.
+    """Group the queues at these indices, which are on one clock, by matching ends. The queue with
+    the most calls is the first of its group and numbers the collectives.
     """
     groups = []
     for of_kind in _list_by_kind(queues, places).values():
@@ -490,7 +501,7 @@ def _gather(queues: Sequence[Queue] | dict[int, Queue], places: Sequence[int]) -
 def _list_by_kind(
     queues: Sequence[Queue] | dict[int, Queue], places: Iterable[int]
 ) -> dict[int, list[int]]:
-    """Return kind -> the places of its queues."""
+    """Return kind -> indices of its queues."""
     of_kind: dict[int, list[int]] = defaultdict(list)
     for place in places:
         of_kind[queues[place].kind].append(place)
@@ -498,9 +509,9 @@ def _list_by_kind(
 
 
 def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
-    """Return the ordinal of each call, given by the place (+ MIDDLE) of the call of `other` that ends with
-    it, and continued if nothing is missing in between; otherwise -1. Return None if the ends do not agree
-    while both have calls.
+    """Return the ordinal of each call: the index (+ MIDDLE) of the call of `other` that ends with
+    it, continued where nothing is missing in between; otherwise -1. Return None if the ends do not
+    match although both have calls.
     """
     low, high = max(own.time[0], other.time[0]) - NEAR, min(own.time[-1], other.time[-1]) + NEAR
     inside, common = ((ends.time >= low) & (ends.time <= high) for ends in (own, other))
@@ -527,8 +538,8 @@ def _follow(own: matching.Ends, other: matching.Ends) -> np.ndarray | None:
 
 
 def _tie_hosts(heads: dict[int, list[Queue]]) -> list[dict[int, tuple[float, float]]]:
-    """Return the hosts that lines connect, with the line (offset, slope) that brings each to the
-    clock of the first. heads: queues of each host, one of each group.
+    """Return groups of hosts that lines connect, each as host -> line (offset, slope) to the clock
+    of the first host. heads: host -> one queue of each of its groups.
     """
     left = dict.fromkeys(sorted(heads), 0)
     parts = []
@@ -552,8 +563,8 @@ def _tie_hosts(heads: dict[int, list[Queue]]) -> list[dict[int, tuple[float, flo
 
 
 def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, float] | None:
-    """Return the line (offset, slope) from one host's clock to another's that fits the ends of their queues;
-    None if there is no such line, or several.
+    """Return the line (offset, slope) from one host's clock to another's that fits the ends of
+    their queues; None if there is no line, or several.
     """
     pairs = [(queue, other) for queue in own for other in others if queue.kind == other.kind]
     # Queues with equally many calls first, as they are most similar.
@@ -590,8 +601,9 @@ def _find_line(own: Sequence[Queue], others: Sequence[Queue]) -> tuple[float, fl
 def _compare_queues(
     own: Queue, other: Queue, in_order: bool
 ) -> tuple[float, float, float, float] | None:
-    """Return the spread, offset and slope of the line that certainly fits the ends of two queues, and the
-    middle of their time; None without such a line. in_order: only for equally many ends in order.
+    """Return spread, offset and slope of the line that certainly fits the ends of two queues, and
+    the middle of their time; None without such a line. in_order: only compare equally many ends in
+    order.
     """
     if in_order:
         partners = _pair_in_order(own.end, other.end)
@@ -611,8 +623,8 @@ def _compare_queues(
 
 
 def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
-    """Pair equally many ends in their order, if they fit a line so much better than in any other order that
-    chance is excluded, however regular they are; otherwise return None.
+    """Pair equally many ends in order. They must fit a line so much better than in any other order
+    that chance is excluded, however regular they are. Otherwise return None.
     """
     count = len(own)
     if count != len(other) or count < FEWEST:
@@ -632,8 +644,9 @@ def _pair_in_order(own: np.ndarray, other: np.ndarray) -> np.ndarray | None:
 def _divide(
     begin: np.ndarray, end: np.ndarray, recorded: Sequence[int]
 ) -> list[tuple[list[int], bool]]:
-    """Divide queues (columns) with matching ends into communicators, and return whether each is certainly a
-    single one. begin, end: see :func:`_line_up`. recorded: the communicator of each, 0 if unknown.
+    """Divide queues (columns) with matching ends into communicators. Return for each its queues,
+    and whether it is certainly a single communicator. begin, end: from :func:`_line_up`. recorded:
+    communicator of each queue, 0 if unknown.
     """
     spread = _compare_ends(end)
     nearest = float(np.median(spread.min(axis=0)))
@@ -659,8 +672,8 @@ def _divide(
 
 
 def _compare_ends(end: np.ndarray) -> np.ndarray:
-    """Return the spread of the differences of the ends of each pair of columns; inf on the diagonal and for
-    too few values.
+    """Return the spread of the differences between the ends of each pair of columns; inf on the
+    diagonal and for too few values.
     """
     count = end.shape[1]
     spread = np.full((count, count), np.inf)
@@ -682,7 +695,9 @@ def _do_correlate(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
-    """Return whether all columns end with the last member to arrive, and so belong to one communicator."""
+    """Return True if all columns end with the last member to arrive, and therefore belong to one
+    communicator.
+    """
     count = begin.shape[1]
     if count < 2:
         return False
@@ -704,8 +719,8 @@ def _do_wait_for_each_other(begin: np.ndarray, end: np.ndarray) -> bool:
 def _line_up(
     queues: Sequence[Queue], ordinals: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return begins and ends, a row for each collective of several of the queues and a column for
-    each queue, or NaN.
+    """Return starts and ends as arrays with a row per collective of several queues and a column per
+    queue; NaN where missing.
     """
     numbers, counts = np.unique(
         np.concatenate([own[own >= 0] for own in ordinals]), return_counts=True

@@ -1,19 +1,21 @@
-"""Match NCCL collectives across all their ranks; measure late arrivals, waits and transfer speed.
+"""Match NCCL collectives across all their ranks, and measure late arrivals, waits and transfer
+speed.
 
 Kernels of one collective are found by the first rule that the reports allow:
 
-1. the communicator's hash and the sequence number of the advanced NCCL trace, counted per function;
-2. the communicator's hash (in payloads since NCCL 2.25.1) and the launch order on each rank; if that
-is contradictory (captures that begin or end at different calls, missing rows), the end times;
-3. without a communicator in any payload: names and ends of kernels (nccl_adoption.py).
+1. The communicator's hash and the sequence number in the advanced NCCL trace, counted per function.
+2. The communicator's hash (in payloads since NCCL 2.25.1) and the launch order on each rank. If
+   this is contradictory (captures that begin or end at different calls, missing rows), the end
+   times.
+3. Without a communicator in any payload, names and ends of kernels (nccl_adoption.py).
 
-A collective is numbered only if it is complete: one kernel of each rank, with the same operations and size.
-Times in ns. Bandwidths in B/s cover the transfer, which begins with the last rank's kernel, and are stored in
-records of its duration; bus bandwidth as nccl-tests defines it.
+A collective is numbered only if it is complete: one kernel of each rank, with the same operation
+and size. Times are in ns. Bandwidths in B/s cover the transfer, which begins with the last rank's
+kernel, and are stored in records of its duration. Bus bandwidth is defined as in nccl-tests.
 
-The work is divided: the kernels of a few reports are ordered, in blocks on disk by communicator, so that a
-part of a communicator's collectives is a slice of each of its blocks. Then such parts are matched and their
-collectives numbered. Ranks of a communicator without a report cause a warning.
+The work is divided. Kernels of a few reports are ordered in blocks on disk by communicator, so that
+some collectives of a communicator are a slice of each of its blocks. Then such parts are matched
+and their collectives numbered. Ranks of a communicator without a report cause a warning.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ COLLECTIVE_KEY = ("group", "function", "ordinal")
 
 
 class OrderedKernels(Struct, frozen=True):
-    """Kernels of a task, in order."""
+    """Ordered kernels of a task."""
 
     #: Rows of COLUMNS["nccl_kernels"], by communicator.
     blocks: tuple[Block, ...]
@@ -103,8 +105,8 @@ class OrderedKernels(Struct, frozen=True):
 def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
-    """Order the kernels of some reports: kernels of collectives with known communicators by their recorded
-    numbers, if all have one, otherwise by launch.
+    """Order the kernels of some reports. Kernels of collectives with known communicators are
+    ordered by their recorded numbers if all have one, otherwise by launch.
     """
     kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
     in_step, unknown = pl.col("ranks") == IN_STEP, pl.col("communicator") == 0
@@ -145,7 +147,7 @@ def order_kernels(
 
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
-    """Find the late ranks, waits and transfer of each collective; return the results stored by time."""
+    """Find the late rank, waits and transfer of each collective; return results stored by time."""
     surveys = context.run_each("kernels", order_kernels, *context.divide_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
@@ -166,8 +168,8 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
 def _match_by_communicator(
     context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], int]:
-    """Group kernels by communicator, and by sequence number if all its kernels have one, otherwise by order
-    or end time. Return also the number of kernels in no collective.
+    """Group kernels by communicator; within it by sequence number if all have one, otherwise by
+    order or end time. Return also the number of kernels in no collective.
     """
     operations = pl.col("operations")
     communicators = (
@@ -208,9 +210,11 @@ def _match_by_communicator(
 
 
 def _describe_collectives(found: pl.DataFrame) -> list[Note]:
-    """Return notes on the collectives found by each rule and on those not found; on hosts that could not be
-    placed; and on collectives in which one rank ends before another begins, which agreeing clocks would not
-    show. found: summaries of :class:`MatchedCollectives`.
+    """Return notes on collectives.
+
+    They state how many collectives each rule found and how many were not found, which hosts could
+    not be placed, and in how many collectives one rank ends before another begins, which agreeing
+    clocks would not show. found: summaries of :class:`MatchedCollectives`.
     """
     whole, comparable = found.filter("whole"), pl.col("comparable")
     texts = _NOTES["collectives"]
@@ -233,16 +237,16 @@ def _describe_collectives(found: pl.DataFrame) -> list[Note]:
 
 
 def warn_of_absent_members(context: RelationContext, silent: int) -> list[str]:
-    """Return a warning if the largest incomplete communicator has more ranks than there are reports. silent:
-    number of processes without recorded communicators.
+    """Return a warning if the largest incomplete communicator has more ranks than there are
+    reports. silent: number of processes without recorded communicators.
     """
     files = context.files.get(COMMUNICATORS)
     return _describe_missing_ranks(read_fact(files, context.tasks), silent) if files else []
 
 
 def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> list[str]:
-    """Return the result of :func:`warn_of_absent_members`. communicators: a row for each time that a
-    process names one: communicator, task, ranks (their number), rank.
+    """Return the warning for :func:`warn_of_absent_members`. communicators: one row for each time
+    that a process names one: communicator, task, ranks (their number), rank.
     """
     # A process may have several GPUs, each with a rank of its own; where the report begins after
     # the communicator was made, no rank is recorded.
@@ -274,7 +278,7 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
 
 
 class CollectivePiece(Struct, frozen=True):
-    """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
+    """Collectives of a group with low <= ordinal < high (None: no limit), in all its blocks."""
 
     #: Number of the communicator or stream.
     group: int
@@ -295,11 +299,13 @@ class CollectivePiece(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Return the number of kernels of the blocks."""
+        """Return the number of kernels in the blocks."""
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> pl.DataFrame:
-        """Return its kernels: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and known facts about the piece."""
+        """Return the kernels with the columns COLUMNS["nccl_kernels"] and COLLECTIVE_KEY, and known
+        facts about the piece.
+        """
         # Numbers below 2^31 would be narrower than in other groups.
         known = {name: pl.lit(getattr(self, name), pl.Int64) for name in ("group", "ranks")}
         known["rule"] = pl.when(pl.col("by_ends") > 0).then(BY_STREAMS).otherwise(self.rule)
@@ -312,9 +318,7 @@ class CollectivePiece(Struct, frozen=True):
 def divide_kernels(
     pieces: Sequence[CollectivePiece], most: int
 ) -> list[tuple[CollectivePiece, ...]]:
-    """Return the pieces of tasks of about `most` kernels: several pieces, in their order, or a part of
-    one.
-    """
+    """Return tasks of about `most` kernels: several pieces in order, or a part of one piece."""
     divided: list[tuple[CollectivePiece, ...]] = []
     few: list[CollectivePiece] = []
     room = most
@@ -332,23 +336,26 @@ def divide_kernels(
 
 
 def find_role() -> pl.Expr:
-    """Return the role (clock.Role) of the column `first_operation`."""
+    """Return an expression for the role (clock.Role) of the column `first_operation`."""
     waits, awaited = (pl.col("first_operation").is_in(one) for one in (WAIT_FOR_ROOT, ROOT_WAITS))
     role = pl.when(waits).then(int(Role.FROM_ROOT)).when(awaited).then(int(Role.TO_ROOT))
     return role.otherwise(int(Role.ALL))
 
 
 def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels with valid times, and ends after their begins, as in their trace records."""
+    """Return the kernels with valid times, and with ends after their starts, as in their trace
+    records.
+    """
     begin, end = pl.col("time_begin"), pl.col("time_end")
     has_times = (begin != NULL) & (end != NULL)
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
 def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end") -> pl.DataFrame:
-    """Add `late`, `wait` and `transfer` (ns) to members, ABSENT unless `comparable`. Members have `begin`,
-    the span in which they may wait (`since`, `until`), the `first` begin among the members they meet, and the
-    arrival of the `last` one.
+    """Add `late`, `wait` and `transfer` (ns) to members; ABSENT unless `comparable`.
+
+    members: `begin`; the span in which they may wait (`since`, `until`); the `first` start among
+    the members they meet; and the arrival of the `last` one.
     """
     last = pl.col("last")
     times = {
@@ -363,8 +370,8 @@ def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end
 
 
 def find_bandwidth(moved: pl.Expr) -> pl.Expr:
-    """Return the bandwidth (B/s) of moving these bytes in the time `transfer` (ns). 0 means that nothing was
-    moved, not a slow transfer.
+    """Return the bandwidth (B/s) of moving these bytes in the time `transfer` (ns). 0 means that
+    nothing was moved, not a slow transfer.
     """
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal("transfer", 1)
@@ -372,7 +379,7 @@ def find_bandwidth(moved: pl.Expr) -> pl.Expr:
 
 
 def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
-    """Return records of a layout with these fields. begin: the column of their begins."""
+    """Return records of a layout with these fields. begin: column of the start times."""
     column = {
         name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
     }
@@ -395,7 +402,7 @@ class MatchedCollectives(Struct, frozen=True):
 
 
 def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
-    """Match the kernels of the pieces. path: of files, but for their endings."""
+    """Match the kernels of some pieces. path: of new files, without their endings."""
     kernels = pl.concat([piece.read() for piece in pieces])
     collectives = _group_kernels(kernels)
     chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
@@ -413,9 +420,10 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
 
 
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives of these kernels, by COLLECTIVE_KEY: rule; whole: it is complete; first,
-    last: begins of kernels; gap: how much earlier than the last begin the first end is, ns;
-    comparable: all times can be compared.
+    """Return the collectives of these kernels by COLLECTIVE_KEY.
+
+    Columns: rule; whole (it is complete); first, last (starts of kernels); gap (how much earlier
+    than the last start the first end is, ns); comparable (all times can be compared).
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
@@ -432,8 +440,8 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return RECORD_COLUMNS of these kernels by begin, and TRANSFER_RECORD_COLUMNS of kernels with known
-    bytes by begin. kernels: with the columns of their collectives.
+    """Return two frames sorted by start: the kernels with RECORD_COLUMNS, and the kernels with
+    known bytes with TRANSFER_RECORD_COLUMNS. kernels: with the columns of their collectives.
     """
     ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
     plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")
@@ -457,8 +465,8 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def store_collectives(
     context: RelationContext, matched: Sequence[MatchedCollectives]
 ) -> list[TaskResult]:
-    """Store the records of the collectives, by time and numbered through as if one task had found
-    them: from 1 by their first begin, then by group, function and ordinal.
+    """Store the records of the collectives by time. They are numbered as if one task had found them
+    all: from 1 by first start, then by group, function and ordinal.
     """
     firsts = np.concatenate([np.empty((0, 4), np.int64), *(part.firsts for part in matched)])
     numbers = np.empty(len(firsts), np.int64)
@@ -484,8 +492,8 @@ def _store_span(
     number: int,
     *span: int | None,
 ) -> TaskResult:
-    """Store the records that begin within a span of time (ns; None: without a limit). records: with
-    the number within its step of the first collective in the file `numbers`.
+    """Store the records that begin within a time span (ns; None: no limit). records: blocks, each
+    with the index of its first collective in the file `numbers`.
     """
     of_all = np.fromfile(numbers, np.int64)
     stored = [
@@ -507,13 +515,14 @@ def _store_span(
 def settle_order(
     piece: CollectivePiece, even: bool, mixed: bool, path: Path, pivot: int, clock_error: int
 ) -> tuple[CollectivePiece, int]:
-    """Order a communicator's kernels by launch, or by end time if its members do not have equally many
-    operations (`even`), or if launch order lets a kernel end before another of its collective begins. Return
-    also the number of kernels in no collective.
+    """Order the kernels of a communicator by launch, or by end time. Return also the number of
+    kernels in no collective.
 
-    If ends do not decide, launch order is kept for even members. mixed: some blocks are ordered by recorded
-    numbers. path: of new blocks, without endings. pivot: time in the middle of all times. clock_error:
-    largest error within one clock group, ns.
+    End times are used if the members do not have equally many operations (`even`), or if launch
+    order lets a kernel end before another one of its collective begins. If ends do not decide,
+    launch order is kept for even members. mixed: some blocks are ordered by recorded numbers. path:
+    of new blocks, without endings. pivot: time in the middle of all times (ns). clock_error:
+    largest error within one clock group (ns).
     """
     if mixed:
         blocks = []
@@ -553,12 +562,12 @@ def settle_order(
 
 
 def _write_in_order(path: Path, group: int, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write rows of one group as a block, ascending by ordinal."""
+    """Write the rows of one group as a block sorted by ordinal."""
     return write_blocks(path, np.full(len(rows), group), rows.sort("ordinal", maintain_order=True))
 
 
 def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
-    """Return begin, end, signature and role of a member's calls in a block, by their begins."""
+    """Return start, end, signature and role of a member's calls in a block, sorted by start."""
     rows = block.read()
     calls = rows[_find_member(rows, member)]
     signature = hash_signatures(*(calls[name].to_numpy() for name in EQUAL_COLUMNS))
@@ -567,6 +576,6 @@ def _load_calls(block: Block, member: int, pivot: int) -> pl.DataFrame:
 
 
 def _find_member(rows: pl.DataFrame, member: int) -> np.ndarray:
-    """Return the places of a member's kernels among the rows of a block, by their begins."""
+    """Return the indices of a member's kernels among the rows of a block, sorted by start."""
     own = rows.with_row_index("row").filter(pl.col("member") == member)
     return own.sort("time_begin", "before")["row"].to_numpy()

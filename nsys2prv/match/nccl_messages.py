@@ -1,15 +1,16 @@
-"""Match NCCL sends with their receives: lines between the kernels of two ranks.
+"""Match NCCL sends with receives, as lines between the kernels of two ranks.
 
-The n-th send of a rank to another on a communicator belongs to the n-th receive there from it, if both have
-equally many and all their kernels overlap. Otherwise (captures that begin or end at different calls, missing
-rows) messages are matched by the ends of their kernels, because a sending kernel and its receiving kernel end
-nearly together. If ends do not decide (small messages wait in a buffer), the order is kept if both have
-equally many and none is received before it is sent.
+The n-th send of a rank to another one in a communicator belongs to the n-th receive there, if both
+have equally many and all their kernels overlap. Otherwise (captures that begin or end at different
+calls, missing rows), messages are matched by the ends of their kernels, because a sending and a
+receiving kernel end nearly together. If ends do not decide (small messages wait in a buffer), the
+order is kept if both have equally many and no message is received before it is sent.
 
-NCCL kernels that only send and receive get records if all their messages are matched: their lateness, their
-wait for the kernels of the ranks they exchange messages with, and the transfer speed. The transfer begins
-when the last of these kernels, including their own, has begun. Bandwidth counts the bytes sent or received,
-whichever are more, as nccl-tests does. Times in ns, bandwidths in B/s.
+NCCL kernels that only send and receive get records if all their messages are matched: their
+lateness, their wait for the kernels of the ranks with which they exchange messages, and the
+transfer speed. The transfer begins when the last of these kernels, including their own, has begun.
+Bandwidth counts the bytes sent or the bytes received, whichever is larger, as nccl-tests does.
+Times are in ns, bandwidths in B/s.
 """
 
 from __future__ import annotations
@@ -84,14 +85,14 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 
 def observe_messages(context: RelationContext) -> Observed:
-    """Return observations of clocks from messages between hosts, by senders."""
+    """Return clock observations from messages between hosts, by sender."""
     buckets = _sort_into_buckets(context)
     messages = context.run_each("nccl-pairs", observe_pairs, buckets)
     return Observed(messages=list(chain.from_iterable(messages)))
 
 
 def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
-    """Sort the messages into blocks by communicator and sender, several of them together."""
+    """Sort the messages into blocks. Each block contains several pairs of communicator and sender."""
     pieces = context.divide_facts(MESSAGES)
     members = context.run_each("nccl-members", list_members, *pieces)
     guessed = guess_ranks(pl.concat(members)) if members else pl.DataFrame()
@@ -103,8 +104,8 @@ def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
 def list_members(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> pl.DataFrame:
-    """Return the senders and receivers of each communicator: `communicator`, `task`, the greatest `peer`,
-    `rank` and `ranks`, and the `least` peer.
+    """Return the senders and receivers of each communicator: `communicator`, `task`, the greatest
+    `peer`, `rank` and `ranks`, and the `least` peer.
     """
     messages = read_fact(files, tasks, COLUMNS["nccl_members"])
     return messages.group_by("communicator", "task").agg(
@@ -113,9 +114,10 @@ def list_members(
 
 
 def guess_ranks(members: pl.DataFrame) -> pl.DataFrame:
-    """Return `communicator`, `task` and `guess`: the task's rank on communicators that some reports do not
-    name because they were made before the capture. NCCL ranks follow job ranks if all of them send or
-    receive.
+    """Return `communicator`, `task` and `guess`: the task's rank in communicators that some reports
+    do not name because they were created before the capture.
+
+    NCCL ranks follow job ranks if all of them send or receive.
     """
     guess = pl.col("task").rank("dense").over("communicator").cast(pl.Int64) - 1
     members = members.with_columns(guess=guess)
@@ -137,8 +139,8 @@ def sort_messages(
     buckets: int,
     guessed: pl.DataFrame,
 ) -> tuple[Block, ...]:
-    """Sort the messages of some reports into this many buckets by communicator and sender. guessed: as
-    `guess_ranks` returns it.
+    """Sort the messages of some reports into this many buckets by communicator and sender. guessed:
+    from `guess_ranks`.
     """
     messages = _keep_usable(read_fact(files, tasks, COLUMNS["nccl_message_facts"]), guessed)
     bucket = assign_buckets(
@@ -148,7 +150,7 @@ def sort_messages(
 
 
 class PairedMessages(Struct, frozen=True):
-    """Messages that a step paired."""
+    """Messages that a task paired."""
 
     #: PAIR_COLUMNS of each, without a tag; then whether it is doubtful, and ORDER.
     records: tuple[Block, ...]
@@ -159,7 +161,7 @@ class PairedMessages(Struct, frozen=True):
 
 
 def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMessages:
-    """Match the messages of some senders. buckets: of the kernels' rows."""
+    """Match the messages of some senders. buckets: number of buckets for the kernels' rows."""
     messages = read_blocks(blocks)
     pairs = _pair_messages(
         messages, ALIGNED_ERROR if messages["clock_group"].n_unique() == 1 else UTC_ERROR
@@ -178,13 +180,13 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 
 
 def observe_pairs(blocks: Sequence[Block], path: Path) -> tuple[Block, ...]:
-    """Match the messages of some senders, and store messages between hosts."""
+    """Match the messages of some senders, and store those between hosts."""
     pairs = _pair_messages(read_blocks(blocks), UTC_ERROR)
     return write_messages(path, pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL)
 
 
 def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
-    """Return the messages with both sides known: COLUMNS["nccl_messages"]."""
+    """Return the messages whose sender and receiver are known, with COLUMNS["nccl_messages"]."""
     messages = messages.join(
         guessed, on=("communicator", "task"), how="left", maintain_order="left"
     )
@@ -212,7 +214,7 @@ def _keep_usable(messages: pl.DataFrame, guessed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pair_messages(messages: pl.DataFrame, error: float) -> pl.DataFrame:
-    """Return sends with their receives (`..._there`). error: of the clocks, ns."""
+    """Return sends with their receives (columns end in `_there`). error: of the clocks (ns)."""
     messages = messages.sort(ORDER).with_columns(pl.col("sends") == 1, doubtful=pl.lit(False))
     messages = messages.with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
     orders = messages.join(_find_orders(messages), on=_STREAM, how="left", maintain_order="left")
@@ -231,9 +233,10 @@ def _join_sides(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each stream, whether its orders are possible (`possible`: equally many sends and receives,
-    of equal sizes, none received before it is sent) and whether they are certain (`together`: all their
-    kernels overlap).
+    """Return for each stream whether its order is possible and whether it is certain.
+
+    `possible`: equally many sends and receives, of equal sizes, none received before it is sent.
+    `together`: all kernels overlap.
     """
     sides = {"sent": pl.col("sends").sum(), "received": (~pl.col("sends")).sum()}
     counts = messages.group_by(_STREAM).agg(**sides)
@@ -248,8 +251,8 @@ def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
-    """Return the messages with ordinals by the ends of their kernels; -1 if ends do not decide and the order
-    is not possible.
+    """Return the messages with ordinals from the ends of their kernels; -1 if ends do not decide
+    and the order is not possible.
     """
     from nsys2prv.match.sequences import number_by_order
 
@@ -281,9 +284,11 @@ def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
 
 
 def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
-    """Write both kernels of each pair of messages, by bucket of their trace rows: times and row of the
-    kernel, begin of the other side's kernel, direction, bytes (ABSENT if unknown), number of messages of the
-    kernel, whether it does nothing else, and whether the times are comparable.
+    """Write both kernels of each pair of messages, by bucket of their trace rows.
+
+    Columns: times and row of the kernel, start of the other side's kernel, direction, bytes (ABSENT
+    if unknown), number of messages of the kernel, whether it does nothing else, and whether the
+    times are comparable.
     """
     comparable = (pl.col("clock_group") == pl.col("clock_group_there")).cast(pl.Int64)
     sides = []
@@ -303,7 +308,7 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
-    """Store the records of the kernels in some blocks of :func:`_write_sides`."""
+    """Store the records of kernels in some blocks of :func:`_write_sides`."""
     records = _make_records(read_blocks(blocks))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])
 

@@ -1,5 +1,5 @@
-"""Recognize one collective on all its members: by the report's own numbers, otherwise by order, checked by
-the end times of the calls.
+"""Recognize the calls of one collective on all its members: by the report's own numbers, otherwise
+by order, checked by the end times of the calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REFERENCES = 3
 
 
 class CallSequence(Table, frozen=True, dict=True):
-    """One member's calls by their begins."""
+    """Calls of one member, sorted by start."""
 
     #: Times of the begins and the ends, float ns relative to the pivot.
     begin: np.ndarray
@@ -62,7 +62,9 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @classmethod
     def from_frame(cls, calls: pl.DataFrame) -> CallSequence:
-        """Return one member's calls (signature, role, begin and end, ns relative to the pivot)."""
+        """Return the calls of one member. calls: signature, role, begin and end (ns relative to the
+        pivot).
+        """
         return cls(
             *(calls[side].to_numpy().astype(np.float64) for side in ("begin", "end")),
             calls["signature"].to_numpy(),
@@ -71,23 +73,23 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Return the places of the synchronizing calls, in the order of their ends."""
+        """Return the indices of the synchronizing calls, sorted by end."""
         places = np.flatnonzero(self.all)
         return places[np.argsort(self.end[places], kind="stable")]
 
     @cached_property
     def ends(self) -> Ends:
-        """Return the ends of the synchronizing calls, in their order."""
+        """Return the ends of the synchronizing calls, sorted."""
         return Ends(self.end[self.places], self.signature[self.places])
 
     @cached_property
     def rivals(self) -> list[float]:
-        """Return the distances (ns) at which its synchronizing calls may be taken for each other."""
+        """Return the distances (ns) at which synchronizing calls could be mistaken for each other."""
         return find_rival_distances(self.ends)
 
 
 class Member(Struct, frozen=True):
-    """A member of a group."""
+    """A member of a communicator, whose calls can be loaded."""
 
     #: Number of the member.
     member: int
@@ -103,8 +105,8 @@ class Member(Struct, frozen=True):
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of :func:`nsys2prv.match.gathering.find_shared_calls` with `ordinal`, equal
-    for the calls of one collective of a `key`; calls of no known collective are left out.
+    """Return the calls of :func:`nsys2prv.match.gathering.find_shared_calls` with `ordinal`, which
+    is equal for the calls of one collective of a `key`. Calls of unknown collectives are dropped.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
@@ -118,7 +120,7 @@ def number_by_order(
     calls: pl.DataFrame, error: float, own_error: float | None = None
 ) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the calls of known collectives with `ordinal`, by the order in which each member made
-    them. error, own_error: see :func:`number_group`.
+    them. error, own_error: as in :func:`number_group`.
     """
     ordinals, findings = [], []
     calls = calls.sort("noise_kind", "group", "member", "begin", maintain_order=True)
@@ -136,7 +138,7 @@ def number_by_order(
 
 
 def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls with the same number and signature as the other members' calls."""
+    """Return the calls whose number and signature are the same as on the other members."""
     collective, signature = ["key", "ordinal"], pl.col("signature")
     table = table.with_columns(ordinal=pl.col("number")).with_row_index("row")
     # More calls than members is quick to see; fewer than that may still hide a repeated one, which
@@ -166,10 +168,12 @@ def number_group(
     error: float,
     own_error: float | None = None,
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
-    """Return the ordinals of one group's calls, as counted by the member that most of the others
-    fit: of each member that fits, by its index among `members`, which ascend by member. Two
-    members' calls are in memory at a time. error: of the clocks as placed, ns. own_error: of
-    times by one clock, if it is another.
+    """Return the ordinals of one group's calls, for each member that fits, by its index in
+    `members`.
+
+    Ordinals count the calls of the member that fits most of the others. Two members' calls are in
+    memory at a time. members: sorted. error: of the clocks as placed (ns). own_error: of times by
+    one clock, if different.
     """
     noise = NOISE[noise_kind]
     errors = error, error if own_error is None else own_error
@@ -191,8 +195,8 @@ def number_group(
 def _fit_members(
     members: Sequence[Member], at: int, noise: Noise, group: int, errors: tuple[float, float]
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
-    """Return ordinals of every member that fits the one `at`. errors: of the clocks as placed,
-    and of times by one clock (ns).
+    """Return the ordinals of every member that fits the member with index `at`. errors: of the
+    clocks as placed, and of times by one clock (ns).
     """
     reference = CallSequence.from_frame(members[at].load())
     in_order = np.arange(len(reference))
@@ -221,8 +225,8 @@ def _fit_members(
 def pair_calls(
     member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> tuple[np.ndarray | None, FindingKind | None]:
-    """Return the reference's place of each of the member's calls, -1 without; or None and why not.
-    error: of the clocks as placed, ns.
+    """Return for each of the member's calls the index of the reference's call, or -1; or None and
+    the reason. error: of the clocks as placed (ns).
     """
     count = len(member)
     if are_even(member, reference):
@@ -249,7 +253,7 @@ def pair_calls(
 
 
 def are_even(member: CallSequence, reference: CallSequence) -> bool:
-    """Return whether both have the same calls in the same order, as far as that is known."""
+    """Return True if both have the same calls in the same order, as far as this is known."""
     return (
         len(member) == len(reference)
         and bool(mask_compatible(member.signature, reference.signature).mean() >= 0.99)
@@ -260,12 +264,13 @@ def are_even(member: CallSequence, reference: CallSequence) -> bool:
 def _pair_in_order(
     own: CallSequence, other: CallSequence, noise: Noise, whole: bool, error: float
 ) -> np.ndarray | None:
-    """Pair calls in their order; return None if that is uncertain: some call in which all wait for all would
-    end before its partner has begun.
+    """Pair calls in order. Return None if this is uncertain, because a call in which all wait for
+    all would end before its partner has begun.
 
-    If both have all calls (`whole`), any line between the clocks is possible. Otherwise the clocks must agree:
-    the first call of the later beginner belongs to the other's call in progress, the next calls follow, and no
-    neighboring call fits as well. error: of the clocks as placed, ns.
+    If both have all calls (`whole`), any line between the clocks is possible. Otherwise the clocks
+    must agree: the first call of the one that starts later belongs to the other's call in progress,
+    the next calls follow, and no neighboring call fits as well. error: of the clocks as placed
+    (ns).
     """
     is_even = len(own) == len(other)
     if whole and is_even and (places := _meet(own, other, 0, noise, np.inf)) is not None:
@@ -283,8 +288,8 @@ def _pair_in_order(
 def _meet(
     own: CallSequence, other: CallSequence, shift: int, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Pair calls with partners shifted by an offset; return None if some do not meet. error: of the clocks as
-    placed, ns; inf if any line between them is possible.
+    """Pair calls with partners at a shifted index; return None if some pairs do not overlap. error:
+    of the clocks as placed (ns); inf if any line between them is possible.
     """
     place = np.arange(len(own)) + shift
     place = np.where((place >= 0) & (place < len(other)), place, -1)
@@ -307,8 +312,8 @@ def _meet(
 
 
 def _find_first(own: CallSequence, other: CallSequence) -> int:
-    """Return the place of the other's call in progress when one's first call in which all wait for all
-    begins, by clocks that agree, or 0.
+    """Return the index of the other's call in progress when the first call in which all wait for
+    all begins, if the clocks agree; or 0.
     """
     begins = own.begin[own.all]
     return int(np.argmax(other.all & (other.end >= begins.min(initial=np.inf))))
@@ -317,8 +322,8 @@ def _find_first(own: CallSequence, other: CallSequence) -> int:
 def _pair_by_time(
     member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> np.ndarray | None:
-    """Return the calls that ended at one time, by clocks that agree; None if alike calls follow
-    each other too closely for that.
+    """Pair calls that ended at the same time, if the clocks agree. Return None if similar calls
+    follow each other too closely.
     """
     own, other = member.ends, reference.ends
     if not len(own) or len(other) < 2:
@@ -339,8 +344,8 @@ def _pair_by_time(
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Return whether calls in this order ended together up to a line, which is false if different calls are
-    missing on each side.
+    """Return True if calls in this order ended together up to a line. This is False if different
+    calls are missing on each side.
     """
     if not len(ends):
         return True
@@ -354,14 +359,16 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Return whether the placed clocks support this order: a shift by one call would be much farther off."""
+    """Return True if the placed clocks support this order: a shift by one call would be much
+    farther off.
+    """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
 def _is_gapless(index: np.ndarray, count: int) -> bool:
-    """Return whether nearly all calls that the other member (of `count` calls) should share are
-    matched: a few of many fit by chance.
+    """Return True if nearly all calls that the other member (with `count` calls) should share are
+    matched; a few of many fit by chance.
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
@@ -372,8 +379,8 @@ def _is_gapless(index: np.ndarray, count: int) -> bool:
 def _pair_by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
 ) -> tuple[np.ndarray | None, FindingKind | None]:
-    """Return ordinals of the synchronizing calls by their ends, or of all calls if the order only begins
-    elsewhere.
+    """Return ordinals of the synchronizing calls by their ends; of all calls if only the start of
+    the order differs.
     """
     own, other = member.ends, reference.ends
     shorter = min(len(own), len(other))

@@ -1,4 +1,5 @@
-"""Show tables and findings to people: :mod:`text` on terminals, `page` as HTML, `study` as Markdown, CSV and TALP files.
+"""Present tables and findings: :mod:`text` on terminals, `page` as HTML, `study` as Markdown, CSV
+and TALP files.
 
-Input: results of a job, or of several. :mod:`difference` compares two jobs.
+Input: results of one or several jobs. :mod:`difference` compares two jobs.
 """

@@ -1,4 +1,6 @@
-"""Represent a job with finished analyses: the source of pages, comparisons, studies and JSON files."""
+"""Represent a job with finished analyses, from which pages, comparisons, studies and JSON files are
+made.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ JSON = ".json"
 
 
 class JobFacts(TypedDict, total=False):
-    """Facts about a job; in JSON `job`."""
+    """Facts about a job; `job` in JSON."""
 
     #: Its name: its first report, and the number of others.
     name: str
@@ -78,7 +80,7 @@ class JobFacts(TypedDict, total=False):
 
 
 class FinishedJob(Struct, frozen=True):
-    """A job with its results, from reports or from a file of `report --json`."""
+    """A job with its results, from reports or from a file written by `report --json`."""
 
     #: Its description: JobFacts from `OpenJob.describe`, or the comparison of two jobs.
     description: dict[str, Any]
@@ -88,7 +90,7 @@ class FinishedJob(Struct, frozen=True):
     excerpts: Excerpts | None = None
 
     def to_json(self) -> str:
-        """Return everything, for scripts: tables as columns."""
+        """Return everything as JSON, with tables as columns."""
         analyses = {}
         for name, result in self.results.items():
             content = to_builtins(result, enc_hook=lambda frame: frame.to_dict(as_series=False))
@@ -102,7 +104,7 @@ class FinishedJob(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> FinishedJob:
-        """Read the file that `report --json` wrote. Raise Nsys2prvError for any other file."""
+        """Read a file written by `report --json`. Raise Nsys2prvError for any other file."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if foreign := "traceEvents" in content and explain_foreign_file(path):
@@ -132,22 +134,22 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """Length of the job without times in which only helpers run (ns)."""
+        """Length of the job (ns), without times in which only helpers run."""
         return int(self.description.get("job_ns", self.duration))
 
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
-        """Return the figures of a table, or None, for example for a job from a file written with --only."""
+        """Return a table, or None if it does not exist, for example in a file written with --only."""
         tables = self.results[analysis].tables if analysis in self.results else {}
         return tables[name].frame if name in tables else None
 
     def find_row(self, analysis: str, name: str) -> dict[str, Any]:
-        """Return the first row of a table by its columns, or an empty dictionary."""
+        """Return the first row of a table as column -> value; empty without a row."""
         frame = self.find_frame(analysis, name)
         return {} if frame is None or frame.is_empty() else frame.row(0, named=True)
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """The findings, by groups, the most costly first in each."""
+        """The findings by group, the most expensive first in each."""
         return self.results["findings"].findings if "findings" in self.results else []
 
     @property
@@ -157,18 +159,18 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def metrics(self) -> Metrics:
-        """The efficiencies by part; empty if they were not computed."""
+        """The efficiencies by part of the job; empty if they were not computed."""
         return name_metrics(*(self.find_row("efficiencies", one) for one in ("device", "host")))
 
     @property
     def programs(self) -> list[str]:
-        """The programs of the ranks, without their folders; empty if unknown."""
+        """The programs of the ranks, without folders; empty if unknown."""
         return sorted({PurePath(one).name for one in self.description.get("programs") or ()})
 
     @property
     def clock(self) -> tuple[float, bool] | None:
-        """The clock of its GPUs (Hz), and whether it was sampled while they compute or is their maximum
-        clock; None if neither is known, or GPUs differ.
+        """The clock of the GPUs (Hz), and whether it was sampled during computation (True) or is
+        the maximum clock. None if unknown, or if GPUs differ.
         """
         if sampled := self.find_row("efficiencies", "instructions").get("clock_hertz"):
             return sampled, True
@@ -177,8 +179,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def time_in_mpi(self) -> tuple[str, float] | None:
-        """Return the time that ranks spend in MPI, as in the efficiencies: its reference time, and its share;
-        None if unknown.
+        """Return the time that ranks spend in MPI, as in the efficiencies: the name of its
+        reference time, and its share. None if unknown.
         """
         host = self.find_row("efficiencies", "host")
         efficiency = host.get("mpi_parallel_efficiency")
@@ -189,14 +191,14 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def lanes(self) -> pl.DataFrame:
-        """The lanes, from `time.lanes` of time_division.py; may be empty."""
+        """The lanes, from `time.lanes` in time_division.py; may be empty."""
         frame = self.find_frame("time", "lanes")
         return pl.DataFrame() if frame is None else frame
 
     @property
     def steady(self) -> Mapping[str, Any] | None:
-        """The steady state, or None: `begin_ns`, `end_ns`, `iterations`, and the `activity` that identified
-        them.
+        """The steady state, or None: `begin_ns`, `end_ns`, `iterations`, and the `activity` by
+        which they were identified.
         """
         phases = self.find_frame("findings", "phases")
         if phases is not None:
@@ -207,13 +209,13 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int]:
-        """Begin and end of the steady state, or of the whole job (ns)."""
+        """Start and end of the steady state, or of the whole job (ns)."""
         steady = self.steady
         return (steady["begin_ns"], steady["end_ns"]) if steady else (0, self.duration)
 
     @property
     def part(self) -> tuple[str, int]:
-        """Part of the job that shares of time refer to, and its length (ns)."""
+        """The part of the job to which shares of time refer, and its length (ns)."""
         begin, end = self.span
         if begin > 0 or end < self.duration:
             return "the steady state", end - begin
@@ -221,13 +223,13 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def whole(self) -> tuple[str, int]:
-        """Part of the job that shares of one-time costs refer to, and its length (ns)."""
+        """The part of the job to which shares of one-time costs refer, and its length (ns)."""
         covered = int(self.description.get("covered_ns", self.duration))
         return "the captured part of the job" if covered < self.duration else "the job", covered
 
     @property
     def iterations(self) -> list[int]:
-        """Begins of the iterations of the steady state, and the end of the last one (ns)."""
+        """Starts of the iterations in the steady state, and the end of the last one (ns)."""
         each = self.find_frame("time", "by_iteration")
         if each is None or not self.steady:
             return []
@@ -235,5 +237,5 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def typical_length(self) -> int:
-        """Time of the median iteration, or of the job (ns)."""
+        """Duration of the median iteration, or of the job (ns)."""
         return int(np.median(np.diff(self.iterations or self.span)))

@@ -1,5 +1,5 @@
-"""Write the first screen of a report, 24 lines of 80 columns: what ran, how efficiently, the most expensive
-causes, what to try and where to look. Everything else is printed with ``--full``.
+"""Write the first screen of a report, 24 lines of 80 columns: what ran, how efficiently, what costs
+most, what to try, and where to look. ``--full`` prints everything else.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def format_first_screen(
     style: Style,
     whole: str = "the job",
 ) -> str:
-    """Return the first screen. head: its first lines. notes: on the capture, below these. whole: what shares
-    are of without a steady state.
+    """Return the lines of the first screen. head: first lines. notes: about the capture, below
+    these. whole: name of the time to which shares refer without a steady state.
     """
     width = min(style.width or COLUMNS, style.text_width)
     found = next(result for result in results if result.name == "findings")
@@ -64,7 +64,7 @@ def format_first_screen(
 
 
 def _shorten_head(head: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
-    """Return the lines of the heading for which there is room, and how many notes there are beside them."""
+    """Return the lines of the heading that fit, and the number of notes that do not."""
     shown, left = fold_lines(head, width), len(notes)
     for note in notes:
         lines = fold_lines([note], width)
@@ -76,7 +76,7 @@ def _shorten_head(head: Sequence[str], notes: Sequence[str], width: int) -> list
 
 
 def _format_efficiencies(result: Result, style: Style) -> list[str]:
-    """Return the outermost efficiencies, one line each; including host efficiencies if there is room."""
+    """Return the top-level efficiencies, one line each, with host efficiencies if they fit."""
     if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
     parts, known = found
@@ -156,7 +156,7 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
 
 
 def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
-    """Return the lines of each detail of a finding by its label."""
+    """Return label -> lines for each detail of a finding."""
     indent = INDENT + LABEL_WIDTH
     return {
         label: wrap_text(f"{'':{INDENT}}{label:{LABEL_WIDTH}}{text}", width, indent)
@@ -166,7 +166,7 @@ def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
 
 
 def _format_title(finding: Finding, number: str, width: int, span: str) -> list[str]:
-    """Return the title of a finding, with its cost at the right of the first line."""
+    """Return the title of a finding, with its savings at the right of the first line."""
     saves = ""
     if finding.share:
         at_most = "at most " if finding.is_limit else ""

@@ -1,7 +1,7 @@
-"""Add the report to a Perfetto trace: a process of its own, the first one, with a track for the parts of the
-job, one for its iterations and one for each finding.
+"""Add the report to a Perfetto trace as its first process, with a track for the parts of the job,
+one for its iterations, and one for each finding.
 
-Input: a finished job. Output: packets that are appended to the trace: Perfetto sorts them by time.
+Input: a finished job. Output: packets that are appended to the trace. Perfetto sorts them by time.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _list_iterations(job: FinishedJob) -> list[Slice]:
 
 
 def _list_moments(finding: Finding, job: FinishedJob) -> list[Slice]:
-    """Return a finding's moments that do not overlap an earlier one, or all of the time that its share refers
-    to if it has none.
+    """Return the moments of a finding that do not overlap an earlier one. Without moments, return
+    the whole time to which its share refers.
     """
     evidence = {f"measured {number}": line for number, line in enumerate(finding.evidence, 1)}
     texts = {

@@ -1,6 +1,7 @@
-"""Write results as text for a terminal, findings first, no wider than the terminal and short enough to read.
-Tables with a row for each of many ranks, devices or hosts are abridged to the minimum, the mean and the
-maximum of all, then the worst rows.
+"""Write results as text for a terminal, findings first.
+
+Lines are no wider than the terminal. Tables with a row for each of many ranks, devices or hosts are
+reduced to minimum, mean and maximum, then the worst rows.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ MANY, LEAST_SHOWN = 8, 3
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
-    """Return a frame as aligned lines: durations in readable units, fractions in percent. width: of
-    the lines at most; None for any.
+    """Return a frame as aligned lines, with durations in readable units and fractions in percent.
+    width: maximum width of the lines; None for any.
     """
     shown = frame.head(rows)
     columns = [
@@ -131,7 +132,7 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
 
 
 def format_heading(name: str) -> str:
-    """Return a column's name as text: the unit is in the cells."""
+    """Return a column name as a heading, without the unit, which is in the cells."""
     name = name.replace("balance_in_efficiency", "balance_within_nodes")
     name = name.replace("balance_out_efficiency", "balance_between_nodes")
     for ending in ("_ns", "_gb_s"):
@@ -166,24 +167,24 @@ def format_cell(name: str, value: object) -> str:
 
 
 def use_micro_sign(text: str) -> str:
-    """Return a text with times in µs rather than us."""
+    """Return a text with µs instead of us."""
     return re.sub(r"(?<=\d )us\b", "µs", text)
 
 
 def join_units(text: str) -> str:
-    """Return a text in which a number and its unit stay together."""
+    """Return a text in which numbers and units are joined by non-breaking spaces."""
     return re.sub(r"(?<=\d) (?=[%×a-z])", NO_BREAK, text)
 
 
 def say_clock(clock: tuple[float, bool] | None) -> str:
-    """Return the clock of GPUs as text: `FinishedJob.clock`; empty if unknown."""
+    """Return the GPU clock as text (see `FinishedJob.clock`); "" if unknown."""
     if clock is None:
         return ""
     return f"{clock[0] / 1e6:,.0f} MHz ({'sampled' if clock[1] else 'at most'})"
 
 
 def format_work(work: Work | None) -> str:
-    """Format the time of an iteration, with the number of items and the bytes they send."""
+    """Return the time of an iteration as text, with the number of items and their bytes."""
     if work is None:
         return "-"
     size = format_size(work.bytes) if work.bytes else ""
@@ -193,7 +194,7 @@ def format_work(work: Work | None) -> str:
 
 
 def format_figure(row: Row, value: float | None) -> str:
-    """Return a figure of a run as text."""
+    """Return a value of a run as text."""
     if value is None:
         return "-"
     if row.is_efficiency:
@@ -207,8 +208,8 @@ def make_figure_column(
     style: Style,
     in_words: bool = False,
 ) -> Column:
-    """Return a column of figures, each followed by the sign of its rating, or a blank; "" for missing rows.
-    in_words: rating in words instead of a sign.
+    """Return a column of values, each followed by its rating, with "" for missing rows. in_words:
+    write the rating in words instead of a sign.
     """
     signs = RATINGS if in_words else SIGNS
     width, figures = max(map(len, signs.values())), list(figures)
@@ -227,14 +228,14 @@ def make_figure_column(
 
 
 def count_gpus(facts: Mapping[str, Any]) -> str:
-    """Return the number of GPUs with work, and of all GPUs if nodes have more: `1 of 2 GPUs used`."""
+    """Return the number of GPUs with work and, if nodes have more, of all GPUs: `1 of 2 GPUs used`."""
     used, present = facts["devices"], sum((facts.get("gpu_models") or {}).values())
     of_all = f"{used:,} of {format_count(present, 'GPU')} used"
     return of_all if present > used else format_count(used, "GPU")
 
 
 def format_gpu_models(facts: Mapping[str, Any]) -> str:
-    """Return the GPU models; empty where they are unknown."""
+    """Return the GPU models as text; "" if unknown."""
     models = facts.get("gpu_models") or {}
     if len(models) == 1:
         return next(iter(models))
@@ -242,7 +243,7 @@ def format_gpu_models(facts: Mapping[str, Any]) -> str:
 
 
 def format_recording(facts: dict[str, object]) -> str:
-    """Return the date and the versions of a recording; empty where nothing is known."""
+    """Return date and versions of a recording as text; "" if unknown."""
     begins, recorders = facts.get("begins_utc"), list(facts.get("recorded_by") or ())
     by = f"by nsys {list_some(recorders)}" if recorders else ""
     recorded = " ".join(filter(None, [f"{begins} UTC" if begins else "", by]))
@@ -261,7 +262,7 @@ def format_recording(facts: dict[str, object]) -> str:
 
 
 def format_machine_line(facts: dict[str, object]) -> str:
-    """Return the GPUs, the date and the versions; empty where nothing is known."""
+    """Return GPUs, date and versions as text; "" if unknown."""
     return "; ".join(filter(None, [format_gpu_models(facts), format_recording(facts)]))
 
 
@@ -273,8 +274,8 @@ WORKS = {
 
 
 class Style(Struct, frozen=True):
-    """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and there are no
-    escape sequences.
+    """Style of printed text. In a pipe, nothing depends on a terminal: tables have all columns, and
+    there are no escape sequences.
     """
 
     #: Columns of the terminal, None for tables of any width.
@@ -291,14 +292,14 @@ class Style(Struct, frozen=True):
 
     @classmethod
     def for_output(cls, full: bool = False, rows: int | None = None, chosen: bool = False) -> Style:
-        """Return the style of standard output."""
+        """Return the style for standard output."""
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         width = find_width()
         return cls(width, full, rows, not (width is None or plain), chosen)
 
     @property
     def text_width(self) -> int:
-        """Columns of text."""
+        """Return the number of columns for text."""
         return min(self.width or TEXT_WIDTH, TEXT_WIDTH)
 
     def format_title(self, text: str) -> list[str]:
@@ -312,7 +313,9 @@ def format_results(
     style: Style | None = None,
     whole: str = "the job",
 ) -> str:
-    """Format the results as text. whole: reference of shares without a steady state."""
+    """Return the results as text. whole: name of the time to which shares refer without a steady
+    state.
+    """
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style, whole)
     kept, last = [block for _, block in blocks], []
@@ -328,9 +331,7 @@ def format_results(
 def _lay_out(
     results: Sequence[Result], head: Iterable[str], style: Style, whole: str = "the job"
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
-    """Return the parts that are always printed, and the tables and notes by the names of their
-    analyses.
-    """
+    """Return the parts that are always printed, and (analysis name, lines) of tables and notes."""
     head = list(head)
     parts = [fold_lines(head, style.text_width)] if head else []
     findings = [result for result in results if result.name == "findings"]
@@ -349,7 +350,7 @@ def _lay_out(
 def _fit_blocks(
     parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
 ) -> tuple[list[list[str]], list[str]]:
-    """Return the blocks that fit below the parts, and the names of the other blocks' analyses."""
+    """Return the blocks that fit below the parts, and the analysis names of the other blocks."""
     room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
     names = [name for name, _ in blocks]
     first = names.index(FIRST_TABLES) if FIRST_TABLES in names else 0
@@ -373,10 +374,12 @@ def format_findings(
     repeats: float | None = None,
     whole: str = "the job",
 ) -> list[str]:
-    """Return the lines of the findings by groups, in their order: cost and title, measurements, advice, and
-    where to look. One-time costs get one line each, unless they come first. full: all findings with all
-    measurements. nothing: the sentence for a job without causes. span: reference of shares. repeats: share of
-    the job in its steady state, or None. whole: reference of one-time costs.
+    """Return the lines of the findings by group: savings and title, evidence, advice, and where to
+    look. One-time costs get one line each, unless they come first.
+
+    full: print all findings with all their evidence. nothing: sentence for a job without causes.
+    span: time to which shares refer. repeats: share of the job in its steady state, or None. whole:
+    time to which shares of one-time costs refer.
     """
     width, lines, shown, opens_trace = min(width, TEXT_WIDTH), [], 0, False
     others = [one for one in findings if not one.happens_once]
@@ -405,7 +408,7 @@ def format_findings(
 
 
 def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list[str]:
-    """Return the lines of a finding. most: number of measurements, unless all are shown."""
+    """Return the lines of a finding. most: number of lines of evidence, unless all are shown."""
     lines = _format_title(finding, width)
     indent = " " * DETAILS
     for label, text in list_details(finding, None if full else most, full):
@@ -418,8 +421,8 @@ def _format_finding(finding: Finding, width: int, full: bool, most: int) -> list
 def list_details(
     finding: Finding, most: int | None = None, full: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the known details of a finding with their labels. most: measurements, None for all. full:
-    also further views.
+    """Return (label, text) for the known details of a finding. most: number of lines of evidence,
+    None for all. full: also return further views.
     """
     view = f"view {PurePath(finding.views[0]).stem}" if finding.views else ""
     details = [
@@ -441,7 +444,7 @@ def _format_title(finding: Finding, width: int) -> list[str]:
 
 
 def wrap_text(text: str, width: int, indent: int) -> list[str]:
-    """Wrap a text that begins with spaces of its own."""
+    """Wrap a text that starts with its own indentation."""
     return textwrap.wrap(
         escape_unprintable(text), width, subsequent_indent=" " * indent, break_on_hyphens=False
     )
@@ -462,7 +465,7 @@ def _format_findings(result: Result, style: Style, whole: str) -> list[str]:
 
 
 def _format_blocks(result: Result, style: Style) -> list[list[str]]:
-    """Return the parts of a result that are printed or left out as a whole."""
+    """Return the parts of a result, each of which is printed or omitted as a whole."""
     if result.declared.special and not (result.tables or style.chosen):
         return []
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
@@ -507,8 +510,8 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
 def list_efficiencies(
     result: Result,
 ) -> tuple[list[str], list[tuple[Row, Sequence[float | None]]]] | None:
-    """Return the parts of the job, and the rows of the tree of efficiencies with a value for each part;
-    None if there are no efficiencies.
+    """Return the parts of the job, and the rows of the efficiency tree with a value for each part;
+    None without efficiencies.
     """
     tables = [result.tables.get(name) for name in ("device", "host")]
     if not any(tables):
@@ -524,7 +527,7 @@ def list_efficiencies(
 
 
 def _format_tree(result: Result, style: Style) -> list[str]:
-    """Format the tree of efficiencies: the steady state beside the whole job."""
+    """Return the lines of the efficiency tree, with the steady state beside the whole job."""
     if result.name != FIRST_TABLES or not (found := list_efficiencies(result)):
         return []
     parts, known = found
@@ -546,9 +549,10 @@ def _format_tree(result: Result, style: Style) -> list[str]:
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
-    """Return the rows of a table to print, and the number of omitted ranks or devices: minimum, mean and
-    maximum of all, then the worst, together `rows` or a few more. Tables of few ranks or devices, or with
-    several rows each, are returned unchanged.
+    """Return the rows of a table to print, and the number of omitted ranks or devices.
+
+    The rows are minimum, mean and maximum of all, then the worst, together `rows` or a few more.
+    Tables of few ranks or devices, or with several rows for each, are returned unchanged.
     """
     place = next((name for name in PLACES if name in frame.columns), None)
     by = next((name for name in WORST if name in frame.columns), None)

@@ -1,5 +1,5 @@
-"""Define the limits from which comparisons and studies of runs say something. Each has an explanation; shares are
-fractions of 1.
+"""Define the limits from which comparisons and studies of runs report something. Each has an
+explanation; shares are fractions of 1.
 """
 
 # Two runs.

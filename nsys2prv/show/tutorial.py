@@ -1,7 +1,8 @@
-"""Write the findings of a job as a Paraver tutorial: a page with links that load the trace, open views at the
-moments of findings, and open every other view with data in the trace.
+"""Write the findings of a job as a Paraver tutorial: a page with links that load the trace, open
+views at the moments of findings, and open all other views with data in the trace.
 
-Paraver lists the tutorials in one specific folder (Help, Tutorials). A link is a path relative to the page.
+Paraver lists the tutorials in one specific folder (Help, Tutorials). A link is a path relative to
+the page.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAMED = re.compile(r"<tutorials_path>([^<]+)</tutorials_path>")
 
 
 def find_tutorials_folder() -> Path:
-    """Return the folder from which Paraver lists tutorials."""
+    """Return the folder in which Paraver looks for tutorials."""
     try:
         preferences = (find_paraver_folder() / "paraver.xml").read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -41,8 +42,9 @@ def find_tutorials_folder() -> Path:
 
 
 def describe_opening(page: Path) -> str:
-    """Describe how to open a tutorial in Paraver, which only lists those in its own folder, whatever -t
-    says."""
+    """Return a sentence about how to open a tutorial in Paraver, which only lists those in its own
+    folder, whatever -t says.
+    """
     folder, listed = page.parent.absolute(), find_tutorials_folder()
     command = f"wxparaver -t {quote(str(page))}, and click its title"
     if folder.parent == listed.absolute():
@@ -51,8 +53,9 @@ def describe_opening(page: Path) -> str:
 
 
 def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
-    """Write the tutorial of a job into a folder, which is created; return its page. trace: of the job, with
-    the times of its findings. Raise Nsys2prvError if the trace cannot be read or the folder not written.
+    """Write the tutorial of a job to a folder, which is created; return its page. trace: of the
+    job, with the times of its findings. Raise Nsys2prvError if the trace cannot be read or the
+    folder cannot be written.
     """
     titles = {fit.path: fit.title for fit in find_views_for_trace(trace) if not fit.lacking}
     texts = {path: text for path, text in make_views(trace).items() if path in titles}

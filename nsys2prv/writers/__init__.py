@@ -1,10 +1,10 @@
-"""Write traces, one folder per format, behind one interface: `Writer`.
+"""Write traces, with one folder per format behind one interface: `Writer`.
 
-Input: `TraceContent` and the records of each window. Output: the bytes of the trace and the files beside it.
-A writer gets the contents of the trace (`begin`), then turns the records of each time window into bytes
-(`window`), in any process, and finally writes the files beside the trace (`end`). The bytes of windows follow
-those returned by `begin`, in time order. :mod:`rows` and :mod:`names` define the rows and names of a trace in
-any format. The ending of the output chooses the writer.
+Input: `TraceContent` and the records of each window. Output: the bytes of the trace, and files
+beside it. A writer gets the contents of the trace (`begin`), then converts the records of each time
+window to bytes (`window`), in any process, and finally writes the files beside the trace (`end`).
+The bytes of windows follow those from `begin`, in time order. :mod:`rows` and :mod:`names` define
+the rows and names of a trace in any format. The ending of the output file selects the writer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TraceContent(Struct, frozen=True):
 
 
 class WindowBytes(NamedTuple):
-    """A window as written to the file."""
+    """Bytes of a window in the trace file."""
 
     #: Its bytes, in pieces.
     pieces: Iterable[np.ndarray | bytes]
@@ -77,7 +77,9 @@ class WindowBytes(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writes traces in one format. It is pickled after `begin`, so its fields are those that windows need."""
+    """Writer of traces in one format. It is pickled after `begin`, so its fields are limited to
+    what windows need.
+    """
 
     #: True if lines of launches are written by default.
     draws_launches: ClassVar[bool]
@@ -89,11 +91,11 @@ class Writer(Protocol):
     opening: ClassVar[str]
 
     def begin(self, content: TraceContent) -> bytes:
-        """Take from the content all that `window` needs; return the first bytes of the file."""
+        """Take from the content what `window` needs; return the first bytes of the file."""
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the bytes of a window, which is later than all windows before it. number: of the window,
-        from 0. is_last: it ends with the trace.
+        """Return the bytes of a window. Windows are written in time order. number: of the window,
+        from 0. is_last: True if it ends with the trace.
         """
 
     def end(self, content: TraceContent, trace: Path) -> None:

@@ -1,5 +1,5 @@
-"""Give names of events their values and labels, for traces of any format. If possible, the same name has the
-same value in every trace. A label is one line that is safe for any reader.
+"""Assign values and labels to names of events, for traces of any format. If possible, a name has
+the same value in every trace. A label is one line that is safe for any reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEXTS = {"text": pl.String, "short": pl.String}
 
 
 class NameValues(Struct):
-    """Values of the names of one set."""
+    """Values of the names in one name set."""
 
     #: Frame of `value` and (safe) `label`.
     labels: pl.DataFrame = NO_LABELS
@@ -47,7 +47,7 @@ class NameValues(Struct):
     domains: dict[str, pl.DataFrame] = {}
 
     def select_labels(self, domain: str) -> pl.DataFrame:
-        """Return the labels of the values used in one NVTX domain."""
+        """Return the labels of values used in one NVTX domain."""
         values = self.domains.get(domain)
         if values is None:
             return self.labels.clear()
@@ -59,10 +59,10 @@ class NameValues(Struct):
 def assign_values(
     sets: Mapping[str, NameSet], results: Sequence[TaskResult], labellers: Mapping[str, Labeller]
 ) -> dict[str, NameValues]:
-    """Give every name found its value.
+    """Assign a value to every name found.
 
-    Known names have the catalogue's value. The rest are numbered in the order of their texts, from their
-    set's first value on; sets of one space do not overlap.
+    Known names have the catalogue's value. Others are numbered in alphabetical order from the first
+    value of their set. Sets that share a range of values do not overlap.
     """
     result: dict[str, NameValues] = {}
     following: dict[str, int] = {}
@@ -85,18 +85,20 @@ def assign_values(
 
 
 def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
-    """Return short but distinctive kernel names: the functor is kept if the short name alone is useless."""
+    """Return short, distinctive kernel names. The functor is included if the short name alone is
+    useless.
+    """
     return make_labels_unique(list(map(make_kernel_label, texts, shorts)), texts)
 
 
 def strip_folders(texts: list[str], _: list[str]) -> list[str]:
-    """Return the last parts of paths."""
+    """Return the last part of each path."""
     return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
 
 def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct names with `value`, and `known`: the value that the catalogue fixes, null for
-    others.
+    """Return the distinct names with `value`, and `known`: the value fixed by the catalogue, null
+    for other names.
     """
     pairs = list(name_set.list_known_values().items())
     known = pl.DataFrame(pairs, {"text": pl.String, "known": pl.Int64}, orient="row")
@@ -106,7 +108,7 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
 
 
 def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
-    """Return the distinct texts in order, each with the smallest of its short forms."""
+    """Return the sorted distinct texts, each with the smallest of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
     for piece in _read_pieces(name, results):
         texts = pl.concat([distinct, _join_names([names for _, names in piece])]).lazy()
@@ -116,7 +118,7 @@ def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
 
 
 def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the texts and short forms, or "", of the names of some tasks."""
+    """Return the texts of the names of some tasks, with their short forms or ""."""
     shorts = (names.get("short", [""] * len(names["text"])) for names in piece)
     columns = {"text": [names["text"] for names in piece], "short": list(shorts)}
     return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)
@@ -146,8 +148,8 @@ def _look_up(
 
 
 def _read_pieces(name: str, results: Sequence[TaskResult]) -> Iterator[Piece]:
-    """Yield the names of a set found by tasks, in the order of their local indices, a bounded number of rows
-    at a time.
+    """Yield the names of a set found by each task, in the order of their local indices, a limited
+    number of rows at a time.
     """
     piece, rows = [], 0
     for result in results:
@@ -161,8 +163,8 @@ def _read_pieces(name: str, results: Sequence[TaskResult]) -> Iterator[Piece]:
 
 
 def clean_label(text: str) -> str:
-    """Return one line of valid text without control characters, never empty, never all in a pair of
-    brackets.
+    """Return one line of valid text without control characters. It is never empty, and never
+    completely in brackets.
     """
     line = _CONTROL.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()
     if len(line) > LONGEST_LABEL:
@@ -173,7 +175,7 @@ def clean_label(text: str) -> str:
 
 
 def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels as single lines of valid text: none is empty, too long, in brackets or
+    """Return the labels as single lines of valid text. None is empty, too long, in brackets or
     repeated.
     """
     checked = labels.select(
@@ -202,7 +204,7 @@ def _replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
-    """Append a number to labels that an earlier value, or End, already has."""
+    """Append a number to labels that are equal to End or to the label of an earlier value."""
     texts = labels["label"]
     if texts.n_unique() == len(texts) and not (texts == END_LABEL).any():
         return labels
@@ -221,6 +223,6 @@ def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rename(labels: pl.DataFrame, renamed: dict[int, str]) -> pl.DataFrame:
-    """Return the labels with new ones for some values."""
+    """Return the labels with new texts for some values. renamed: value -> text."""
     label = pl.col("value").replace_strict(renamed, default=pl.col("label"), return_dtype=pl.String)
     return labels.with_columns(label=label)

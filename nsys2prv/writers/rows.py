@@ -1,14 +1,15 @@
-"""Make the objects of a trace from the objects of the reports' events: nodes, and one application of tasks
-and threads, every thread with a CPU of its own on its node.
+"""Make the objects of a trace from the objects of events: nodes, and one application with tasks and
+threads. Every thread has its own CPU on its node.
 
-There is one task per process with events, in rank order, helpers of hosts last. Within a task the main thread
-is first, then one thread per (device, stream), then one per GPU and sort of other work, then the other host
-threads, then further rows of host threads for overlapping ranges, then the threads of the process's helpers,
-then GPUs with samples. A process is identified by its machine, its report and its pid: pids repeat between
-hosts and containers. A device is one row of the trace, however many reports have samples of it. A GPU's row
-is in the first task that works on it. Rows of all other devices are in a task of their host after all
-processes; a switch's row is in the first of these. The reason is that POP's BasicAnalysis takes every row of
-a task with streams that is neither a stream nor a GPU for a host thread.
+There is one task per process with events, in rank order; helpers of hosts are last. Within a task,
+the order is: the main thread; one thread per (device, stream); one per GPU and sort of other work;
+the other host threads; additional rows of host threads for overlapping ranges; the threads of the
+process's helpers; GPUs with samples. A process is identified by machine, report and pid, because
+pids repeat between hosts and containers. A device is one row of the trace, however many reports
+have samples of it. A GPU's row is in the first task that uses it. Rows of all other devices are in
+a separate task of their host, after all processes; a switch's row is in the first of these. The
+reason is that POP's BasicAnalysis takes every row of a task with streams that is neither a stream
+nor a GPU for a host thread.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Task(Struct, frozen=True):
 
 
 class ObjectTree(Struct, frozen=True, dict=True):
-    """All objects; threads are numbered 0.. over all tasks in order."""
+    """All objects. Threads are numbered from 0 over all tasks in order."""
 
     #: Names of the nodes.
     nodes: tuple[str, ...]
@@ -99,8 +100,8 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @property
     def labels(self) -> list[str]:
-        """Return the labels of all rows: of host threads with their address, `THREAD 1.1.2 name`, and of
-        the first one of a rank with that, `THREAD 1.1.1 rank 0 name`.
+        """Return the labels of all rows. Host threads include their address, `THREAD 1.1.2 name`,
+        and the first one of a rank includes the rank, `THREAD 1.1.1 rank 0 name`.
         """
         return [
             f"THREAD 1.{task}.{thread} {one.rank * (thread == 1)}{row.name}"
@@ -112,7 +113,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @cached_property
     def cpus_per_node(self) -> list[int]:
-        """Return the number of CPUs of each node: one for each of its threads."""
+        """Return the number of CPUs of each node, one for each of its threads."""
         counts = [0] * len(self.nodes)
         for task in self.tasks:
             counts[task.node] += len(task.threads)
@@ -120,8 +121,8 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @cached_property
     def addresses(self) -> list[str]:
-        """Return `cpu:application:task:thread` of every thread, as records name it; CPUs are
-        numbered over all nodes from 1.
+        """Return `cpu:application:task:thread` for every thread, as records name it. CPUs are
+        numbered from 1 over all nodes.
         """
         following, free = [], 1
         for count in self.cpus_per_node:
@@ -136,7 +137,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
 
 class RankedProcess(Struct, frozen=True):
-    """A process in its place among all of the trace."""
+    """A process with its place among all processes of the trace."""
 
     #: Index of the report.
     report: int
@@ -158,7 +159,7 @@ class RankedProcess(Struct, frozen=True):
 
     @property
     def is_by_name(self) -> bool:
-        """Return whether only file names give the rank."""
+        """Return True if only file names give the rank."""
         return self.source == FILE_NAMES
 
 
@@ -186,13 +187,14 @@ class ObjectModel(Struct):
 
     @property
     def rank_sources(self) -> list[str]:
-        """Return the sources of the ranks, as text."""
+        """Return the sources of the ranks as text."""
         return list(dict.fromkeys(one.source for one in self.processes if one.source))
 
     @property
     def labels(self) -> list[str]:
-        """Return a label for each task: its rank, or the name of its row if it has no rank or a shared
-        one."""
+        """Return the label of each task: its rank, or the name of its row if it has no rank or
+        shares it.
+        """
         labels: dict[str, None] = {}
         for process, task in zip(self.processes, self.tree.tasks, strict=True):
             where = f"{task.name} on {self.tree.nodes[task.node]}"
@@ -202,12 +204,14 @@ class ObjectModel(Struct):
 
     @property
     def count(self) -> int:
-        """Return the number of tasks that are processes, neither helpers nor devices of a host."""
+        """Return the number of tasks that are processes other than helpers. Tasks for devices of a
+        host do not count.
+        """
         return len(self.members)
 
     @property
     def members(self) -> list[int]:
-        """Return these tasks, from 1."""
+        """Return the numbers of these tasks, from 1."""
         return [
             task
             for task, one in enumerate(self.processes, 1)
@@ -215,7 +219,7 @@ class ObjectModel(Struct):
         ]
 
     def describe_processes(self) -> str:
-        """Describe the number of processes and ranks."""
+        """Return a text with the number of processes and ranks."""
         ranks = {process.rank for process in self.processes} - {None}
         return describe_processes(self.count, len(ranks))
 
@@ -227,7 +231,7 @@ class ObjectModel(Struct):
         return f"ranks {list_some(list(map(str, ranks)), MOST_SHARING)}"
 
     def describe_shared_gpus(self) -> str:
-        """Return a line on GPUs that several processes use, or ""."""
+        """Return a line about GPUs that several processes use, or ""."""
         shared = [
             f"{gpu} ({self._name_tasks(tasks)})"
             for gpu, tasks in sorted(self.shared_gpus.items(), key=lambda item: item[1])
@@ -238,7 +242,9 @@ class ObjectModel(Struct):
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
-    """Return reports by rank if each has a rank of its own, otherwise in natural order of their paths."""
+    """Return the reports by rank if each has its own rank, otherwise in natural order of their
+    paths.
+    """
     by_name = sorted(infos, key=lambda info: make_natural_key(str(info.given)))
     ranks = [min(info.ranks.values(), default=None) for info in by_name]
     if None in ranks or len(set(ranks)) < len(ranks):
@@ -255,8 +261,8 @@ def build_object_model(
     firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
     find: FindRoles = find_roles,
 ) -> ObjectModel:
-    """Return the tree of all objects with events; `machines` numbers each report's machine. firsts: see
-    `Captures` of export/ranks.py. find: returns the roles of processes.
+    """Return the tree of all objects with events. machines: number of each report's machine.
+    firsts: see `Captures` in export/ranks.py. find: function that returns the roles of processes.
     """
     by_process: dict[ProcessKey, set[ObjectKey]] = defaultdict(set)
     devices: list[tuple[int, DeviceKey]] = []
@@ -342,7 +348,7 @@ def build_object_model(
 def gather_evidence(
     infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Iterable[ObjectKey]]
 ) -> Evidence:
-    """Return the evidence about processes from their rows."""
+    """Return the evidence of work in processes, from their rows."""
     processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
     streams, queues = (
         {one for one, keys in processes.items() if any(isinstance(key, kind) for key in keys)}
@@ -367,8 +373,8 @@ def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
 def _order_processes(
     by_process: Mapping[ProcessKey, Iterable[ObjectKey]], roles: Roles
 ) -> list[RankedProcess]:
-    """Return the processes by rank, then by report; within a report those with GPU work first, then by pid;
-    helpers after all, and tasks for devices last.
+    """Return the processes by rank, then by report. Within a report, processes with GPU work come
+    first, then by pid. Helpers come after all ranks, tasks for devices last.
     """
 
     def key(process: ProcessKey) -> tuple:
@@ -393,9 +399,7 @@ def _order_processes(
 def _order_nodes(
     infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
 ) -> tuple[dict[int, int], list[str]]:
-    """Return the nodes in the order in which the tasks first need them: report -> node index, and
-    the nodes.
-    """
+    """Return report -> node index, and the nodes in the order in which tasks first need them."""
     index: dict[int, int] = {}
     names: list[str] = []
     for process in processes:
@@ -428,8 +432,8 @@ def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
 def _make_thread_sort_key(
     key: ObjectKey, main: int | None, process: RankedProcess, gpus: GpuNumbers
 ) -> tuple:
-    """Return the place of a row in its task: the main thread, streams, other GPU work, other
-    threads, the further rows of threads, and last the threads of helpers by process.
+    """Return the sort key of a row in its task: main thread, streams, other GPU work, other
+    threads, additional rows of threads, and threads of helpers by process.
     """
     report, pid = process.report, find_process(key)
     if pid != process.pid:
@@ -449,9 +453,9 @@ def _find_names_on_several_hosts(
     placed: Mapping[tuple[int, int], Iterable[Device]],
     gpus: GpuNumbers,
 ) -> set[str]:
-    """Return names that rows of streams, queues and devices have on several hosts, except those that POP's
-    BasicAnalysis parses whole. Only the host may follow such a name: BasicAnalysis takes text after a
-    stream's name for the node of the GPU.
+    """Return the names that rows of streams, queues and devices have on several hosts, except names
+    that POP's BasicAnalysis parses completely. Only the host may follow such a name, because
+    BasicAnalysis takes text after a stream's name for the node of the GPU.
     """
     hosts: dict[str, set[str]] = defaultdict(set)
     for (report, _), keys in by_process.items():
@@ -474,8 +478,8 @@ def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
 
 
 def _make_row(key: ObjectKey, info: ReportInfo, is_of_helper: bool, device: int) -> TraceRow:
-    """Return the row of a thread, stream or queue. device: number of the GPU of the last two. Further
-    rows of a thread, for ranges that overlap, are numbered: `+1`, `+2`.
+    """Return the row of a thread, stream or queue. device: GPU number of a stream or queue.
+    Additional rows of a thread, for overlapping ranges, are numbered `+1`, `+2`.
     """
     if isinstance(key, StreamKey | QueueKey):
         return TraceRow(_name_work_row(key, device), gpu=device)
@@ -486,7 +490,7 @@ def _make_row(key: ObjectKey, info: ReportInfo, is_of_helper: bool, device: int)
 
 
 def _name_helper(info: ReportInfo, pid: int) -> str:
-    """Return the program of a helper, or the name of its main thread, and its process id."""
+    """Return the program of a helper, or the name of its main thread, and its process ID."""
     name = find_program(info, pid) or info.threads.get(pid | pid_of(pid)) or "process"
     return f"{name} {pid_of(pid)}"
 
@@ -502,7 +506,7 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
 
 
 class Device(Struct):
-    """A row for a device: its name, and its key in each report that has it."""
+    """The row of a device: its name, and its key in each report that has it."""
 
     #: Name of the row, and number of the GPU on its machine, None of other devices.
     name: str
@@ -517,7 +521,7 @@ def _place_devices(
     by_process: Mapping[ProcessKey, Iterable[ObjectKey]],
     gpus: GpuNumbers,
 ) -> dict[tuple[int, int], list[Device]]:
-    """Return the rows of devices, in order, by (report, pid) of the process in whose task they are."""
+    """Return (report, pid) of a process -> the rows of devices in its task, in order."""
     first_on: dict[int, RankedProcess] = {}
     apart_on: dict[int, RankedProcess] = {}
     users: dict[tuple, tuple[RankedProcess, int]] = {}
@@ -564,15 +568,15 @@ def _place_devices(
 
 
 def _make_device_sort_key(key: DeviceKey, number: int) -> tuple:
-    """Return the sort key of a device in its task. number: of its GPU on the machine."""
+    """Return the sort key of a device in its task. number: number of its GPU on the machine."""
     return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
 
 
 class GpuNumbers:
     """Numbers of physical GPUs on their machines, for the names of rows.
 
-    Under CUDA_VISIBLE_DEVICES the same CUDA ordinal means another GPU in every process. If the report
-    identifies the GPU, its number on the machine is used, otherwise the ordinal.
+    With CUDA_VISIBLE_DEVICES, the same CUDA ordinal means another GPU in every process. If the
+    report identifies the GPU, its number on the machine is used, otherwise the ordinal.
     """
 
     def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
@@ -602,7 +606,7 @@ class GpuNumbers:
         return key.device
 
     def identify(self, report: int, key: DeviceKey) -> tuple:
-        """Return the identity of one of the report's GPUs among all of the trace."""
+        """Return a key that identifies a report's GPU among all GPUs of the trace."""
         return identify_gpu(self.infos, self.machines, report, key)
 
     def find_gpu_number(self, report: int, number: int) -> int:
@@ -613,21 +617,21 @@ class GpuNumbers:
 
     @property
     def used(self) -> int:
-        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
-        process.
+        """Return the number of GPUs with work. GPUs that are known only by CUDA ordinal count once
+        per process.
         """
         return len(self._users)
 
     def list_shared(self) -> Iterator[tuple[int, list[ProcessKey]]]:
-        """Yield the number of each GPU shared by several processes, and the processes."""
+        """Yield the number of each GPU that several processes share, and these processes."""
         for (machine, gpu, *_), users in self._users.items():
             if len(users) > 1:
                 yield self._numbers.get(machine, {}).get(gpu, gpu), sorted(users)
 
 
 def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
-    """Return the number of each GPU of a machine: as reported if all reports agree and no two GPUs share one,
-    otherwise by key.
+    """Return the number of each GPU of a machine: as reported, if all reports agree and numbers are
+    unique; otherwise by key.
     """
     reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
     if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):

@@ -1,4 +1,4 @@
-"""Compare two runs: the facts, and their tables."""
+"""Compare two runs: facts and tables."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ CHANGE = (
 def compare_jobs(
     first: FinishedJob, second: FinishedJob, names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result]:
-    """Compare two runs: the facts, and their tables. Changes are those from the first run to the second.
-    names: of both.
+    """Return the facts about two runs, and their tables. Changes are from the first run to the
+    second. names: of both.
     """
     runs = [open_run(job) for job in (first, second)]
     unit = choose_unit(runs)
@@ -87,7 +87,9 @@ def compare_jobs(
 
 
 def _estimate_noise(runs: Sequence[Run], times: Sequence[float]) -> float | None:
-    """Return the random difference of both means as a share of A's iteration: two standard errors."""
+    """Return the random difference between both means as a share of A's iteration: two standard
+    errors; None if unknown.
+    """
     lasts = [run.lasts for run in runs]
     if min(map(len, lasts)) < 2:
         return None
@@ -105,7 +107,9 @@ def _list_outliers(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str,
 
 
 def _compare_regions(first: FinishedJob, second: FinishedJob) -> list[tuple[str, float, float]]:
-    """Return the NVTX ranges that both jobs have and that change most, and the time of each in both (ns)."""
+    """Return the NVTX ranges that both jobs have and that change most, with the time of each in
+    both jobs (ns).
+    """
     frames = [job.find_frame("operations", "operations") for job in (first, second)]
     if any(frame is None for frame in frames):
         return []
@@ -189,8 +193,9 @@ def _join_by_key(
     value: str,
     steps: Sequence[int],
 ) -> pl.DataFrame:
-    """Join both jobs' rows by key, largest change first; rows missing from one job count as 0. steps: their
-    numbers of iterations, 0 for unknown; if these differ, the change is per iteration.
+    """Join the rows of both jobs by key, the largest change first. Rows missing from one job count
+    as 0. steps: number of iterations of each job, 0 if unknown; if these differ, changes are per
+    iteration.
     """
     first, second = (
         frame.group_by(keys, maintain_order=True).agg(

@@ -1,4 +1,4 @@
-"""Declare the facts found about two runs, as JSON contains them, and describe them in sentences."""
+"""Declare the facts about two runs, as in JSON, and describe them in sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDEST = 50
 
 
 class Reason(Struct, frozen=True):
-    """A part of the difference. Times are ns of the compared unit."""
+    """A part of the difference. Times are ns in the compared unit."""
 
     #: Family of the time: kernels, communication, copies, hosts, startup, shutdown, unexplained.
     family: str
@@ -55,7 +55,7 @@ class Reason(Struct, frozen=True):
         inside = _shorten(self.inside) if self.inside != self.name else ""
 
         def place(name: str) -> str:
-            """Describe the place of hosts: in a call or range, or between two calls."""
+            """Return a text with the place of hosts: in a call or range, or between two calls."""
             return name if self.is_between or not name else f"in {name}"
 
         facts = {
@@ -87,8 +87,8 @@ class Reason(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True):
-    """By how much something of B may exceed that of A: `job`, `iteration`, `communication`, `region`, `kernel`,
-    `efficiency` (by how much it may be lower); "" for the unit that is compared.
+    """Limit on how much B may exceed A: `job`, `iteration`, `communication`, `region`, `kernel`,
+    `efficiency` (how much lower it may be); "" for the compared unit.
     """
 
     what: str
@@ -126,7 +126,7 @@ class Checked(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Facts that are found of two runs A and B; JSON has them as they are."""
+    """Facts about two runs A and B, as in JSON."""
 
     #: Names of the runs.
     names: tuple[str, str]
@@ -163,12 +163,12 @@ class Comparison(Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """By how much B takes longer than A (0.22: by 22%)."""
+        """Relative change of the time from A to B (0.22: B takes 22% longer)."""
         return compute_change(*self.unit_ns)
 
     @property
     def job_change(self) -> float:
-        """The same of the whole job."""
+        """Relative change of the whole job's time."""
         return compute_change(*self.job_ns)
 
     @property
@@ -232,7 +232,7 @@ class Comparison(Struct, frozen=True):
 
 
 def _shorten(name: str) -> str:
-    """Return the name of a kernel or call for a sentence: a long one without its arguments."""
+    """Return the name of a kernel or call for a sentence, without its arguments if it is long."""
     return name if len(name) <= WIDEST else shorten(ARGUMENTS.sub("", name), WIDEST)
 
 
@@ -241,7 +241,7 @@ def compute_change(before: float, after: float) -> float:
 
 
 def _say_change(change: float, than: str = "", as_: str = "") -> str:
-    """Format a change. than, as_: text after a difference by a share, and by a multiple."""
+    """Return a change as text. than, as_: text after a difference as a share, and as a multiple."""
     if change >= MANY_TIMES - 1:
         return f"{1 + change:.3g} times as long{as_}"
     return f"{format_share(abs(change))} {'longer' if change > 0 else 'less time'}{than}"

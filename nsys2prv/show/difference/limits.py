@@ -1,4 +1,6 @@
-"""Check limits of a difference for scripts, compare several runs of each side, and find where a series jumps."""
+"""Check limits on a difference for scripts, compare several runs of each side, and find jumps in a
+series of runs.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from nsys2prv.show.thresholds import ALIKE
 
 
 def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
-    """Return the figure of a run to which a :class:`Limit` applies, or None: ns of an iteration (`job`: of
-    the job; `region`: of an execution), or an efficiency.
+    """Return the value of a run to which a :class:`Limit` applies, or None: ns per iteration
+    (`job`: of the job; `region`: per execution), or an efficiency.
     """
     run = open_run(job)
     unit = choose_unit([run])
@@ -57,8 +59,8 @@ def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
 def check_limits(
     sides: Sequence[Sequence[FinishedJob]], comparison: Comparison, limits: Sequence[Limit]
 ) -> list[Checked]:
-    """Check each limit against the means of the runs of both sides. A change within the random spread over
-    runs or iterations exceeds no limit. Raise UsageError for a run without the figure.
+    """Check each limit against the means of the runs of both sides. A change within the random
+    spread of runs or iterations exceeds no limit. Raise UsageError if a run lacks the value.
     """
     checked = []
     for limit in limits:
@@ -86,8 +88,8 @@ def check_limits(
 
 
 def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float]:
-    """Return the means of both sides, and their random difference as a share of the first: two standard
-    errors, by the spread of the runs of each side; 0 if each side is one run.
+    """Return the means of both sides, and their random difference as a share of the first: two
+    standard errors from the spread of the runs of each side; 0 if each side has one run.
     """
     means = tuple(float(np.mean(side)) for side in sides)
     free = sum(len(side) - 1 for side in sides)
@@ -99,8 +101,8 @@ def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float
 def compare_sides(
     sides: Sequence[Sequence[FinishedJob]], names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result, tuple[FinishedJob, FinishedJob]]:
-    """Compare several runs of each side by the run with the median time, with the random spread over all;
-    return these two runs, too.
+    """Compare several runs of each side by the run with the median time, with the random spread of
+    all. Return these two runs, too.
     """
     runs = [[open_run(job) for job in side] for side in sides]
     unit = choose_unit(chain(*runs))
@@ -117,8 +119,10 @@ def compare_sides(
 
 
 def find_jump(jobs: Sequence[FinishedJob]) -> tuple[int, pl.DataFrame]:
-    """Find the jump in a series of runs: the place of the run that differs most from its predecessor; and the
-    series: `run`, `time_ns` (of an iteration, otherwise of the job), `change_share` from the run before and
+    """Find the jump in a series of runs.
+
+    Return the index of the run that differs most from the run before, and the series: `run`,
+    `time_ns` (per iteration, otherwise of the job), `change_share` from the run before, and
     `since_first_share`.
     """
     runs = [open_run(job) for job in jobs]

@@ -1,4 +1,4 @@
-"""Draw the time of two runs as bars with parts that add up, for terminals; pages draw the same bars."""
+"""Draw the times of two runs as bars whose parts add up, for terminals. Pages draw the same bars."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Bar(Struct, frozen=True):
 
 
 def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
-    """Return the time of the unit in both runs, by families of the critical path, then the parts that take
-    longer and those that take less in the second run: both pairs have the same difference.
+    """Return two pairs of bars with the same difference: the time of the unit in both runs by
+    families of the critical path; and the parts that take longer and those that take less in the
+    second run.
     """
     table = difference.tables.get("parts")
     if table is None:
@@ -63,7 +64,9 @@ def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
 
 
 def draw_bars(bars: Sequence[Bar], width: int) -> list[str]:
-    """Draw bars for a terminal, on one scale; none if there is no room. width: characters of a line."""
+    """Return bars for a terminal, on one scale; none if there is no room. width: characters per
+    line.
+    """
     longest = max((bar.length for bar in bars), default=0.0)
     head = max((len(bar.label) for bar in bars), default=0) + 2
     times = [format_nanoseconds(bar.length) for bar in bars]

@@ -1,4 +1,4 @@
-"""Find why two runs differ: the parts of the difference, and its causes among them."""
+"""Find the reasons why two runs differ: the parts of the difference, and the causes among them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
 def list_reasons(
     runs: Sequence[Run], of_ranks: pl.DataFrame, unit: str, whole: Sequence[float]
 ) -> pl.DataFrame:
-    """Return the parts of the difference of a unit, the largest first: `family`, `part`, `name`, `range`,
-    `a_ns`, `b_ns`, `change_ns`; the shares of the change due to numbers (`by_count_ns`), to durations on most
-    ranks (`by_duration_ns`) and to other reasons, such as single ranks or overlap with other work
-    (`by_place_ns`); and the count per rank (`a_count`, `b_count`). The parts add up to the difference, with
-    the remainder in the row `rest`. of_ranks: from :func:`compare_ranks`; whole: the unit's times (ns).
+    """Return the parts of the difference of a unit, the largest first. They add up to the
+    difference, with the remainder in the row `rest`.
+
+    Columns: `family`, `part`, `name`, `range`, `a_ns`, `b_ns`, `change_ns`; the shares of the
+    change due to different counts (`by_count_ns`), longer durations on most ranks
+    (`by_duration_ns`), and other reasons, such as single ranks or overlap (`by_place_ns`); the
+    count per rank (`a_count`, `b_count`). of_ranks: from :func:`compare_ranks`. whole: times of the
+    unit (ns).
     """
     sides, left = [], []
     for job, run, time in zip("ab", runs, whole, strict=True):
@@ -101,9 +104,11 @@ def list_reasons(
 
 
 def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
-    """Return the work of each rank in a unit in both runs: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`,
-    `a_count`, `b_count`, the factor by which each takes longer in B on most ranks (`times`), and the time of
-    all with that factor (`usual`).
+    """Return the work of each rank in a unit of both runs.
+
+    Columns: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`, `b_count`; the factor by
+    which the work takes longer in B on most ranks (`times`), and the time of all with that factor
+    (`usual`).
     """
     key = ["rank", "part", "name"]
     sums = [
@@ -130,9 +135,9 @@ def choose_causes(
     times: Sequence[float],
     clock: float,
 ) -> tuple[list[Reason], list[Reason]]:
-    """Return the main causes of the difference, the largest first, and the largest opposite part. of_ranks:
-    from :func:`compare_ranks`; times: of the unit in both runs (ns); clock: the factor by which kernels take
-    longer because of GPU clocks.
+    """Return the main causes of the difference, the largest first, and the largest change in the
+    other direction. of_ranks: from :func:`compare_ranks`. times: of the unit in both runs (ns).
+    clock: factor by which kernels take longer because of GPU clocks.
     """
     whole = times[1] - times[0]
     if not (whole and all(run.path.height for run in runs)):
@@ -152,7 +157,9 @@ def choose_causes(
 
 
 class _Causes(Struct, frozen=True):
-    """Finds large parts of a difference (`whole`, ns). Tables are those of :func:`choose_causes`."""
+    """Finds large parts of a difference (`whole`, ns). The tables are those of
+    :func:`choose_causes`.
+    """
 
     reasons: pl.DataFrame
     #: With the `place` that ranks' work has.
@@ -164,8 +171,8 @@ class _Causes(Struct, frozen=True):
     def find_ranks(
         self, some: pl.DataFrame, change: float, sign: float
     ) -> tuple[tuple[str, ...], float | None]:
-        """Return the ranks with a change (ns) of their own, beyond the increase on most ranks, or an empty
-        tuple; and the factor by which their work takes longer than on most ranks.
+        """Return the ranks with a change (ns) beyond the increase on most ranks (empty if none),
+        and the factor by which their work takes longer than on most ranks.
         """
         key = ["part", "place"]
         wanted = self.rows.join(some.select(KEY), on=KEY).select(key).unique()
@@ -180,8 +187,9 @@ class _Causes(Struct, frozen=True):
         return tuple(longest["rank"]), longest["b_time_ns"].sum() / usual if usual else None
 
     def list_parts(self, sign: float, least: float) -> list[Reason]:
-        """Return the changes in one direction, the largest first: of each family, and of single ranks
-        separately."""
+        """Return the changes in one direction, the largest first: of each family, and of single
+        ranks separately.
+        """
         found = []
         for family in self.reasons["family"].unique(maintain_order=True):
             own = self.reasons.filter(family=family)
@@ -193,8 +201,8 @@ class _Causes(Struct, frozen=True):
         return sorted(found, key=lambda one: -abs(one.change_ns))
 
     def find_against(self, sign: float, least: float) -> Reason | None:
-        """Return the largest change in a direction: of a family, or a single one offset by others of its
-        family; None if all are below the limit for mention.
+        """Return the largest change in a direction: of a family, or a single change that others of
+        its family offset. None if all are too small to mention.
         """
         found = self.list_parts(sign, least)
         families = {one.family for one in found}
@@ -210,7 +218,7 @@ class _Causes(Struct, frozen=True):
     def _find_part(
         self, family: str, own: pl.DataFrame, columns: Sequence[str], sign: float, least: float
     ) -> Reason | None:
-        """Return the change of a family in some columns, or None if it is too small to be named."""
+        """Return the change of a family in some columns; None if it is too small to be named."""
         grown = own.with_columns(own=pl.sum_horizontal(columns) * sign)
         change = float(grown["own"].sum())
         if change < least:
@@ -244,15 +252,16 @@ class _Causes(Struct, frozen=True):
 
 
 def is_of_clock(times: float | None, clock: float) -> bool:
-    """Return whether the clock explains work that takes longer by this factor."""
+    """Return True if the clock explains work that takes longer by this factor."""
     if not times or clock == 1:
         return False
     return bool(abs(np.log(times) / np.log(clock) - 1) <= OF_CLOCK)
 
 
 def explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
-    """Return the causes of the difference of jobs other than the length of iterations: their number, and the
-    time before and after them. times: of an iteration of both (ns).
+    """Return the causes of a difference between jobs other than the length of iterations: the
+    number of iterations, and the time before and after them. times: of an iteration in both runs
+    (ns).
     """
     whole = runs[1].job.length - runs[0].job.length
     counts = runs[0].iterations, runs[1].iterations

@@ -1,4 +1,4 @@
-"""Open a run for comparison: the work in a unit of it, and common names for the kernels of two runs."""
+"""Prepare a run for comparison: the work in a unit, and common names for the kernels of two runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORK |= {"time_ns": pl.Int64, "count": pl.Int64}
 
 
 class Run(Struct, frozen=True):
-    """A side of the comparison."""
+    """One side of a comparison."""
 
     job: FinishedJob
     #: Iterations of the steady state, 0 for none.
@@ -57,12 +57,14 @@ class Run(Struct, frozen=True):
 
     @property
     def lasts(self) -> np.ndarray:
-        """Return the duration of each iteration (ns), empty if unknown."""
+        """Return the duration of each iteration (ns); empty if unknown."""
         return np.diff(self.job.iterations or [0])
 
 
 def choose_unit(runs: Iterable[Run]) -> str:
-    """Return the unit of comparison of runs: an iteration, if all have iterations."""
+    """Return the unit in which runs are compared: an iteration if all have iterations, otherwise
+    the job.
+    """
     return "iteration" if all(run.iterations for run in runs) else "job"
 
 
@@ -78,13 +80,14 @@ def open_run(job: FinishedJob) -> Run:
 
 
 def _simplify(name: str) -> str:
-    """Return the part of a kernel name that is the same in each build and on each GPU."""
+    """Return the part of a kernel name that is the same in every build and on every GPU."""
     return re.sub(r"\d+", "#", _GPU.sub("", ARGUMENTS.sub("", name)))
 
 
 def pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
-    """Map the kernel names of each run to common names. Kernels with different names are paired if the names
-    differ only by numbers, arguments and GPUs, then if they follow the same kernel about equally often.
+    """Return for each run a map from kernel names to common names. Kernels with different names are
+    paired if the names differ only in numbers, arguments and GPUs; then, if they follow the same
+    kernel about equally often.
     """
     tables = [
         {name: (follows or "", count) for name, count, _, follows in count_work(run, unit).rows()}
@@ -127,8 +130,8 @@ def rename(run: Run, names: dict[str, str]) -> Run:
 
 
 def count_work(run: Run, unit: str) -> pl.DataFrame:
-    """Count the executions of each kernel per rank and unit (`name`, `count`), or of each MPI call without
-    kernels; add the total `time` (ns), and the kernel it `follows`.
+    """Count the executions of each kernel (without kernels: MPI call) per rank and unit. Columns:
+    `name`, `count`, the total `time` (ns), and the kernel that it `follows`.
     """
     part = "kernel" if (run.work["part"] == "kernel").any() else "mpi"
     rows = run.work.filter(pl.col("part") == part, pl.col("name") != "")
@@ -142,7 +145,7 @@ def count_work(run: Run, unit: str) -> pl.DataFrame:
 def choose_column(
     frames: Sequence[pl.DataFrame], names: Sequence[str] = ("gpu_ns", "host_ns")
 ) -> str:
-    """Return the first of some columns that all frames have."""
+    """Return the first of these columns that all frames have."""
     return next(one for one in names if all(one in frame.columns for frame in frames))
 
 
@@ -150,8 +153,8 @@ def choose_column(
 
 
 def compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | None]:
-    """Return the likeness of the work of a unit, by counts, and the smaller of the shares of each run's
-    kernel time that the other run has, too; None if nothing is known of one.
+    """Return the similarity of the work in a unit by counts, and the share of kernel time that both
+    runs have in common (the smaller of both); None if unknown.
     """
     first, second = (count_work(run, unit).drop("follows") for run in runs)
     if not (first.height and second.height):
@@ -170,7 +173,7 @@ def compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | 
 def list_reserves(
     runs: Sequence[Run], likeness: float | None, common: float | None
 ) -> tuple[str, list[str]]:
-    """Return the verdict on two runs, and why they compare with reserve, or not."""
+    """Return whether two runs are comparable, and the reasons for reserve or refusal."""
     jobs = [run.job.description for run in runs]
     what = "kernels" if (runs[0].work["part"] == "kernel").any() else "calls of MPI"
     reserves, others = [], []
@@ -209,8 +212,8 @@ def list_reserves(
 
 
 def compare_clocks(runs: Sequence[Run]) -> float:
-    """Return the factor by which kernels take longer in B because of GPU clocks, 1 if these are equal or
-    unknown.
+    """Return the factor by which kernels take longer in B because of GPU clocks; 1 if clocks are
+    equal or unknown.
     """
     clocks = [run.job.clock for run in runs]
     if None in clocks or clocks[0][1] != clocks[1][1]:
@@ -220,8 +223,8 @@ def compare_clocks(runs: Sequence[Run]) -> float:
 
 
 def find_unseen_host(runs: Sequence[Run]) -> str:
-    """Name the run that alone records host activity before and after the GPU work, so that the jobs start and
-    end at different moments; "" if both do, or neither.
+    """Return the name of the only run with recorded host activity before and after GPU work, so
+    that the jobs start and end at different moments; "" if both or neither have it.
     """
     shown = [
         "AB"[at]
@@ -234,6 +237,6 @@ def find_unseen_host(runs: Sequence[Run]) -> str:
 
 
 def repeat_alike(runs: Sequence[Run]) -> bool:
-    """Return whether iterations of both runs are NVTX ranges of the same name: a region that both have."""
+    """Return True if the iterations of both runs are NVTX ranges with the same name."""
     rows = [run.job.find_row("efficiencies", "focus") for run in runs]
     return all(one.get("of_ranges") for one in rows) and len({one["found_by"] for one in rows}) == 1

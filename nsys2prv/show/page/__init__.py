@@ -1,8 +1,8 @@
-"""Make HTML pages of jobs, which need no other files.
+"""Make HTML pages of jobs that need no other files.
 
-Input: jobs with finished analyses (:mod:`nsys2prv.show.finished_job`), with :mod:`excerpts` of their events.
-Output: a page. :mod:`sections` computes its text, :mod:`data` the data that its script draws; ``web/``
-contains the templates and scripts. Start here, then read :mod:`excerpts`.
+Input: jobs with finished analyses (:mod:`nsys2prv.show.finished_job`), and :mod:`excerpts` of their
+events. Output: a page. :mod:`sections` computes its text, :mod:`data` the data that its script
+draws. ``web/`` contains templates and scripts. Start here, then read :mod:`excerpts`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ COMMENT = re.compile(r"(?m)^ *(?://.*\n|/\*\*(?:.|\n)*?\*/\n)|^ +")
 
 
 def make_page(job: FinishedJob, cuts: Mapping[int, str] = NO_CUTS) -> str:
-    """Return the results of a job as a page. cuts: number of a finding (from 1) -> trace of its moment, relative to
-    the page.
+    """Return a page with the results of a job. cuts: number of a finding (from 1) -> path of the
+    trace of its time, relative to the page.
     """
     mean, bars = sections.divide_time(job)
     title = str(job.description.get("title") or job.description["name"])
@@ -84,8 +84,8 @@ def make_job_page(job: OpenJob) -> str:
 
 
 def make_timeline_page(job: OpenJob, number: int) -> str:
-    """Return the timeline of the moment of a finding (from 1), or of an open job (0), as a page. Raise
-    UsageError for a missing finding.
+    """Return a page with the timeline of a finding (from 1), or of an open job (0). Raise
+    UsageError if there is no such finding.
     """
     results = job.analyse("findings", "time", "iterations")
     findings = results["findings"].findings
@@ -104,8 +104,8 @@ def make_difference_page(
     difference: Result,
     jobs: Sequence[FinishedJob],
 ) -> str:
-    """Return the difference of two jobs as a page: a headline with the change, bars of the time, the
-    headline's moment and a typical iteration of each job, findings, and the tables. name: of both jobs.
+    """Return a page with the difference between two jobs: the headline, bars of the time, the
+    headline's moment and a typical iteration of each job, findings, and tables. name: of both jobs.
     """
     names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
     return fill_page(
@@ -123,8 +123,8 @@ def make_difference_page(
 def make_study_page(
     study: ComparedRuns, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
 ) -> str:
-    """Return a study as a page. path: its destination, for links to existing pages of its runs. drawn: run ->
-    the drawing of its job, the timeline of a typical iteration.
+    """Return a page with a study. path: its destination, for links to existing pages of its runs.
+    drawn: run -> its job with events, to draw a typical iteration.
     """
     folder = path.absolute().parent if path else None
     named = zip(study.name_runs(), study.runs, strict=True)
@@ -149,7 +149,7 @@ def make_study_page(
 
 
 class Frame(Struct, frozen=True):
-    """A page in a notebook."""
+    """A page in a frame, for notebooks."""
 
     page: str
     #: Pixels.
@@ -172,8 +172,8 @@ def fill_page(
     compared: Sequence[tuple[str, FinishedJob]] = (),
     **content: object,
 ) -> str:
-    """Fill the template of a page with the styles, the scripts and the data of jobs. shown: the job for the
-    tables. compared: names of jobs, and the jobs whose typical iterations are drawn.
+    """Fill the template of a page with styles, scripts and data of jobs. shown: job whose tables
+    the page has. compared: (name, job) of jobs whose typical iterations are drawn.
     """
     environment = load_environment()
     style = environment.get_template("page.css").render()
@@ -198,10 +198,11 @@ def fill_page(
 
 
 def join_modules(script: str) -> str:
-    """Return a JavaScript script with all modules that it needs in front, without imports, each in a block of
-    its own.
+    """Return a JavaScript script preceded by all modules that it needs, without imports, each in
+    its own block.
 
-    They import by names (``import { a, b } from "./module.js";``) and export constants and classes.
+    Modules import by name (``import { a, b } from "./module.js";``), and export constants and
+    classes.
     """
     blocks: dict[str, str] = {}
 
@@ -226,7 +227,7 @@ def hash_text(text: str) -> str:
 
 @cache
 def load_environment() -> Environment:
-    """Return the environment of templates, which escapes all values."""
+    """Return the environment of templates. It escapes all values."""
     environment = load_templates(WEB, autoescape=True, finalize=make_printable)
     environment.globals |= {
         "format_count": format_count,
@@ -249,7 +250,7 @@ def load_environment() -> Environment:
 
 
 def make_printable(value: object) -> object:
-    """Convert a value for a template: replace unprintable characters, and write µs for us."""
+    """Convert a value for a template: replace unprintable characters, and write µs instead of us."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     value = use_micro_sign(value)

@@ -1,5 +1,5 @@
-"""Compute the contents of the page of two runs: bars with parts that add up, the headline's moment in both
-runs, and findings side by side.
+"""Compute the contents of the page for two runs: bars whose parts add up, the headline's moment in
+both runs, and findings side by side.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AROUND = 1.0
 
 
 def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
-    """Return bars for drawing, each with its length relative to the longest, and its time (ns)."""
+    """Return bars to draw, each with its length relative to the longest one, and its time (ns)."""
     longest = max((bar.length for bar in bars), default=0.0)
     placed = []
     for bar in bars:
@@ -40,9 +40,9 @@ def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
 
 
 def show_headline(comparison: Comparison, jobs: Sequence[FinishedJob]) -> list[FinishedJob]:
-    """Return the runs with two moments to show in each: the same moment of the first cause, then the median
-    iteration, or all of the job if no iterations are compared. Without an event of the first cause both
-    moments are equal.
+    """Return the runs with two moments each: the first cause, then the median iteration (the whole
+    job if iterations are not compared). Without an event of the first cause, both moments are
+    equal.
     """
     if not all(job.excerpts for job in jobs):
         return [*jobs]
@@ -65,7 +65,7 @@ def show_headline(comparison: Comparison, jobs: Sequence[FinishedJob]) -> list[F
 
 
 def _find_whole(job: FinishedJob, unit: str, cause: Reason | None) -> Moment:
-    """Return the median iteration of a run, or all of it, the lanes of the ranks at fault first."""
+    """Return the median iteration of a run, or the whole run. Lanes of ranks at fault come first."""
     moment = job.excerpts.moments[0]
     if unit != "iteration":
         moment = replace(moment, begin=0, end=job.duration, view=(0, job.duration))
@@ -78,8 +78,8 @@ def _find_whole(job: FinishedJob, unit: str, cause: Reason | None) -> Moment:
 
 
 def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, int] | None:
-    """Return begin and end (ns) of the longest event of a cause (kernel, call or NVTX range) within a moment,
-    on the lanes at fault if there are any, or None.
+    """Return start and end (ns) of the longest event of a cause (kernel, call or NVTX range) within
+    a moment, or None. If lanes are at fault, only these are searched.
     """
     excerpts: Excerpts = job.excerpts
     if cause.family == "startup":
@@ -110,8 +110,8 @@ def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, i
 
 
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
-    """Return the findings of two jobs, the second job's first: title, shares, and whether they are new or
-    gone, or have changed. Findings of one kind and the same ranks are equal.
+    """Return the findings of two jobs, the second job's first: title, shares, and whether they are
+    new, gone or changed. Findings of one kind with the same ranks are the same.
     """
     before, after = (
         {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)

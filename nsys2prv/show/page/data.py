@@ -1,5 +1,5 @@
-"""Make the data that a page's script draws: lanes, shares of time over time and by iteration, events,
-sampled metrics, and all tables, in one block.
+"""Make the data that a page's script draws: lanes, shares of time over time and by iteration,
+events, sampled metrics, and all tables, in one block.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Pack:
         self._size = 0
 
     def add(self, data: bytes) -> int:
-        """Append bytes, and return their place."""
+        """Append bytes and return their position."""
         self._parts.append(data)
         self._size += len(data)
         return self._size - len(data)
 
     def add_columns(self, columns: Iterable[np.ndarray]) -> int:
-        """Append columns of numbers, negative ones as 0, and return their place."""
+        """Append columns of numbers (negative numbers as 0) and return their position."""
         return self.add(b"".join(encode_varints(column) for column in columns))
 
     def add_grid(self, values: np.ndarray) -> dict[str, object]:
@@ -67,7 +67,7 @@ class Pack:
         return {"at": self.add(scaled.tobytes()), "columns": values.shape[1], "top": top}
 
     def finish(self, facts: Mapping[str, object]) -> str:
-        """Return the block with these facts in front, in base64."""
+        """Return the block, preceded by these facts, in base64."""
         text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         head = text.encode("utf-8", "replace")
         block = b"".join([len(head).to_bytes(4, "little"), head, *self._parts])
@@ -75,7 +75,7 @@ class Pack:
 
 
 def encode_varints(numbers: np.ndarray) -> bytes:
-    """Return numbers as LEB128: seven bits a byte, the lowest first; negative ones as 0."""
+    """Return numbers as LEB128: seven bits per byte, the lowest first; negative numbers as 0."""
     values = np.maximum(np.asarray(numbers, np.int64), 0).astype(np.uint64)
     places = np.arange(MOST_BYTES, dtype=np.uint64)
     groups = (values[:, None] >> (7 * places) & np.uint64(127)).astype(np.uint8)
@@ -86,8 +86,8 @@ def encode_varints(numbers: np.ndarray) -> bytes:
 
 
 def pack_data(job: FinishedJob, whole: bool = True) -> str:
-    """Return a page's data block in base64 (data.js reads it). whole: include all tables, not only those
-    needed by timelines.
+    """Return the data block of a page in base64, which data.js reads. whole: include all tables,
+    not only those that timelines need.
     """
     pack, lanes = Pack(), job.lanes
     facts: dict[str, Any] = {
@@ -133,7 +133,7 @@ def pack_data(job: FinishedJob, whole: bool = True) -> str:
 
 
 def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
-    """Pack the shares of parts of time: by lane and bin, a byte for each part."""
+    """Pack shares of time by lane and bin, one byte per part."""
     frame = job.find_frame("time", "over_time")
     if frame is None:
         return {"parts": [], "count": 1, "at": 0}
@@ -154,8 +154,8 @@ def _pack_bins(pack: Pack, job: FinishedJob) -> dict[str, Any]:
 def _pack_iterations(
     pack: Pack, frame: pl.DataFrame, lanes: int
 ) -> tuple[int, dict[str, dict[str, object]]]:
-    """Return the number of iterations merged into one, and the place of each grid of numbers by lane and
-    iteration (sums of merged ones).
+    """Return how many iterations are merged into one, and the location of each grid of numbers by
+    lane and iteration (sums for merged iterations).
     """
     count = int(frame["iteration"].max())
     group = -(-count * lanes // MOST_CELLS)
@@ -171,7 +171,8 @@ def _pack_iterations(
 
 def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str, Any]:
     """Pack the events of each lane and kind, their names, and the share of all events that the page
-    contains."""
+    contains.
+    """
     if excerpts is None:
         return {}
     names = excerpts.names.with_row_index("number")
@@ -211,8 +212,9 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
 
 
 def _pack_kernels(pack: Pack, excerpts: Excerpts, lanes: int) -> Iterator[dict[str, object]]:
-    """Pack the kernel maps: the mean duration of the kernels that begin in each bin, by lane; 0 without
-    any."""
+    """Pack the kernel maps: by lane and bin, the mean duration of the kernels that begin there; 0
+    without kernels.
+    """
     for name, label in excerpts.kernels.items():
         own = excerpts.events.kernels.filter(name=name)
         means = np.zeros((lanes, len(excerpts.events.edges) - 1))
@@ -226,9 +228,11 @@ def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
 
 
 def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
-    """Pack sampled metrics that are not always 0, over time: a byte for each place and bin, 0 for unknown,
-    255 for the scale's top, which is 100 for percentages. A place is a device with the lane it is shown
-    below: the first of its GPU, or of its host.
+    """Pack sampled metrics over time, except those that are always 0.
+
+    Each place and bin has one byte: 0 for unknown, 255 for the top of the scale, which is 100 for
+    percentages. A place is a device with the lane below which it is shown: the first lane of its
+    GPU, or of its host.
     """
     frame = job.find_frame("metrics", "map")
     if frame is None or not job.lanes.height:
@@ -261,7 +265,7 @@ def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:
 
 
 def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
-    """List all tables as columns, which tables.js draws when they are opened."""
+    """Yield all tables as columns. tables.js draws them when they are opened."""
     for name, result in results.items():
         tables = [
             {
@@ -280,7 +284,9 @@ def _list_tables(results: Mapping[str, Result]) -> Iterator[dict[str, Any]]:
 
 
 def _list_columns(frame: pl.DataFrame) -> Iterator[tuple[str, str, Sequence[object], bool]]:
-    """List columns as input of tables.js: name, heading, values, whether these are texts."""
+    """Yield the columns of a table for tables.js: name, heading, values, and whether these are
+    texts.
+    """
     for name, column in zip(frame.columns, frame.get_columns(), strict=True):
         is_text = not column.dtype.is_numeric()
         if column.dtype == pl.Boolean:

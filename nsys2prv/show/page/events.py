@@ -1,5 +1,5 @@
-"""Read the events that a page draws, from some windows of time, lane by lane. A lane is a task and one of its
-GPUs, or a rank without a GPU.
+"""Read the events that a page draws, lane by lane, in some time windows. A lane is a task with one
+of its GPUs, or a rank without a GPU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Window(Struct, frozen=True):
 
 
 class Events(Struct, frozen=True):
-    """Events of windows."""
+    """Events in windows."""
 
     #: Kind of track -> lane, begin, end and the columns of COLUMNS, by lane and begin; names as
     #: `source` (name set), `name` (value) and `class`.
@@ -100,8 +100,8 @@ def read_events(
     windows: Sequence[Window],
     collectives: pl.DataFrame,
 ) -> Events:
-    """Read the events of windows. lanes: task and device -> number. collectives: as
-    :func:`read_collectives` returns them.
+    """Read the events in windows. lanes: (task, device) -> number. collectives: from
+    :func:`read_collectives`.
     """
     options = AnalysisOptions(
         synchronising=select_synchronising_calls(job.plain_labels["cuda_api"]),
@@ -145,8 +145,8 @@ def read_events(
 
 
 def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame, lane_of_row: np.ndarray) -> pl.DataFrame:
-    """Return how long MPI calls wait for other ranks: thread and begin of the call, waited (ns), and other, the
-    lane they wait for (from 1; 0 for several).
+    """Return how long MPI calls wait for other ranks: thread and start of the call, waited (ns),
+    and other, the lane for which they wait (from 1; 0 for several).
     """
     of_mpi = calls.filter(pl.col("class") == CLASSES.index("mpi")).select("thread", "begin", "end")
     waits = list_mpi_waits(job.reader)
@@ -163,7 +163,7 @@ def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame, lane_of_row: np.ndarray) -
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
-    """Return the events within some windows."""
+    """Return the events that are within some windows."""
     tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
     return replace(events, tracks=tracks)
 
@@ -174,7 +174,7 @@ def _read_group(
     edges: np.ndarray,
     group: DeviceGroup,
 ) -> list[tuple[str, pl.DataFrame]]:
-    """Return the events of one group of threads by kind of track (a pure function over files)."""
+    """Return the events of one device group by kind of track. This depends only on files."""
     lane_of_row = np.full(len(group.task_of), -1)
     drivers: dict[int, list[int]] = {}
     for task, device in list_lanes(group):
@@ -195,7 +195,7 @@ def _read_group(
 
 
 def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
-    """Return the events within windows. frame: lane (or negative), begin, end."""
+    """Return the events within windows. frame: lane (or a negative number), begin, end."""
     lane, begin, end = to_arrays(frame, "lane", "begin", "end")
     selected = np.zeros(len(lane), bool)
     for one in np.unique(lane[lane >= 0]).tolist():
@@ -253,7 +253,7 @@ def _list_work(
 
 
 def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.DataFrame:
-    """Return `kernels` of Events for some lanes, for the kernels with the most time."""
+    """Return the kernel map for `kernels` in Events, for the kernels with the most time."""
     bins = np.searchsorted(edges, frame["begin"].to_numpy(), "right") - 1
     own = frame.with_columns(bin=pl.Series(bins), time=pl.col("end") - pl.col("begin"))
     own = own.filter((pl.col("lane") >= 0) & pl.col("bin").is_between(0, len(edges) - 2))
@@ -266,14 +266,16 @@ def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.Data
 
 
 def _keep_longest(kernels: pl.DataFrame, count: int, *by: str) -> pl.DataFrame:
-    """Return the rows of so many names that take most time, of each of some columns."""
+    """Return the rows of the `count` names with the most time, within each group of the columns
+    `by`.
+    """
     most = kernels.group_by(*by, "name").agg(pl.col("time").sum()).sort("time", "name")
     most = (most.group_by(by) if by else most).tail(count)
     return kernels.join(most, [*by, "name"], "semi", maintain_order="left")
 
 
 def _find_names(layout: str, name: str) -> str:
-    """Return the name set, or the fixed set of values, of a field."""
+    """Return the name set, or the value set, of a field."""
     return load_catalogue().layouts[layout].by_name[name].values.name
 
 
@@ -290,9 +292,10 @@ def _classify_work(layout: str) -> pl.Expr:
 
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
-    """Read the members of collectives, and other NCCL kernels that wait for ranks: thread, begin, end,
-    collective (from 1, MPI after NCCL, or 0), lateness and wait time (ns), and whether they are NCCL
-    (1, 0). MPI collectives include only blocking ones.
+    """Read the members of collectives, and other NCCL kernels that wait for ranks.
+
+    Columns: thread, begin, end, collective (from 1, MPI after NCCL; 0 for none), lateness and wait
+    time (ns), and whether they are NCCL (1, 0). Only blocking MPI collectives are included.
     """
     names = ("thread", "begin", "end", "collective", "late", "wait", "of_nccl")
     table = list_collectives(job.reader)
@@ -309,7 +312,7 @@ def read_collectives(job: OpenJob) -> pl.DataFrame:
 def _list_host_events(
     group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield calls and ranges of the threads of a lane."""
+    """Yield the calls and ranges of the threads of a lane."""
     special = {"cuda_api": ("sync", group.options.synchronising), "osrt": ("io", group.options.io)}
     for layout in (*CALL_CLASSES, *RANGES):
         if not group.has(layout):
@@ -344,7 +347,9 @@ def _name_communicators(job: OpenJob) -> dict[int, str]:
 
 
 def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
-    """Return the lane of each row of the trace, for a host thread the first lane of its task, or -1."""
+    """Return the lane of each row of the trace, or -1. A host thread has the first lane of its
+    task.
+    """
     rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
     first = {task: lane for (task, _), lane in reversed(lanes.items())}
     first |= {host: first.get(task, -1) for task, host in reversed(job.reader.rows.hosts.items())}
@@ -360,8 +365,8 @@ def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
 def _read_messages(
     job: OpenJob, lanes: Mapping[tuple[int, int], int], windows: Sequence[Window]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the messages between lanes that are sent within windows of their senders, and `pairs` of
-    Events.
+    """Return the messages between lanes that are sent within windows of their senders, and `pairs`
+    for Events.
     """
     lane_of_row = map_rows(job, lanes)
     names = ("begin", "end", "from", "to", "bytes", "on_gpu")

@@ -1,5 +1,5 @@
-"""Choose the moments that a page shows and the events included in it: all of a small job; for a large one,
-events around the moments of findings and of whole iterations, and long events.
+"""Choose the moments that a page shows, and the events that it contains: all events of a small job;
+for a large job, events around the moments of findings, events of whole iterations, and long events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MANY_LANES = 16
 
 
 class Moment(Struct, frozen=True):
-    """A moment of a finding, as a page shows it (ns)."""
+    """A moment of a finding, as a page shows it. Times in ns."""
 
     begin: int
     end: int
@@ -67,7 +67,7 @@ class Moment(Struct, frozen=True):
 
 
 class Excerpts(Struct, frozen=True):
-    """Events and moments of a job that a page shows."""
+    """The events and moments of a job that a page contains."""
 
     #: One for each finding, None where it has no moment.
     moments: Sequence[Moment | None]
@@ -86,8 +86,8 @@ class Excerpts(Struct, frozen=True):
 def choose_excerpts(
     job: OpenJob, results: Mapping[str, Result], budget: int = BUDGET, typical: bool = False
 ) -> Excerpts | None:
-    """Choose and read the part of a job that a page shows: moments of findings, or only the median iteration
-    (typical). Return None if these results do not have the job's ranks.
+    """Choose and read what a page shows: the moments of findings, or only the median iteration
+    (typical). Return None if the results belong to other ranks than the job's.
     """
     if "time" not in results or "lanes" not in results["time"].tables:
         return None
@@ -129,7 +129,7 @@ def _count(events: Events) -> int:
 
 
 def _number_lanes(job: OpenJob, table: pl.DataFrame) -> dict[tuple[int, int], int]:
-    """Return task and device -> number of a lane. table: `lanes` of time_division.py."""
+    """Return (task, device) -> number of its lane. table: `lanes` from time_division.py."""
     devices = dict(job.devices.select("label", "device").rows())
     rows = job.reader.rows.threads.unique(["process", "device"], keep="first")
     tasks = {
@@ -145,7 +145,7 @@ def _number_lanes(job: OpenJob, table: pl.DataFrame) -> dict[tuple[int, int], in
 
 
 class _Places:
-    """Places the moments of findings on lanes."""
+    """Assigns the moments of findings to lanes."""
 
     def __init__(
         self, job: OpenJob, lanes: Mapping[tuple[int, int], int], collectives: pl.DataFrame
@@ -164,7 +164,7 @@ class _Places:
         ).filter((pl.col("collective") > 0) & (pl.col("of_nccl") == pl.col("of_nccl").max()))
 
     def place(self, finding: Finding) -> Moment | None:
-        """Return the first moment of a finding with the lanes to show."""
+        """Return the first moment of a finding with the lanes to show; None without a moment."""
         if not finding.moments:
             return None
         begin, end, ranks = finding.moments[0]
@@ -202,8 +202,8 @@ class _Places:
         return Moment(begin, end, view, shown, culprits, collective, name, (local[0], local[1]))
 
     def place_typical(self, results: Mapping[str, Result]) -> Moment:
-        """Return the median iteration, or all of a job without iterations or analysed as a whole, with the
-        lanes that others wait for most.
+        """Return the median iteration with the lanes for which others wait most. For a job without
+        iterations, or analyzed as a whole, return the whole job.
         """
         begin, end, lanes, steady = 0, self._job.duration, [], self._job.steady
         if steady and (by_iteration := results["time"].tables.get("by_iteration")):
@@ -218,8 +218,8 @@ class _Places:
     def _find_collective(
         self, finding: Finding, begin: int, end: int, own: Sequence[int]
     ) -> tuple[int, pl.DataFrame]:
-        """Return the collective at which the others wait for these lanes during the moment, not longer than
-        it loses, and all its rows.
+        """Return the collective in which others wait for these lanes during the moment, no longer
+        than the finding loses, and all its rows.
         """
         of_lanes = self._collectives.filter(pl.col("lane").is_in(list(own)))
         lost, steady = float(end - begin), self._job.steady
@@ -242,7 +242,7 @@ class _Places:
         return number, self._collectives.filter(pl.col("collective") == number)
 
     def _choose_lanes(self, culprits: Sequence[int], waiting: Sequence[int]) -> tuple[int, ...]:
-        """Return the lanes to show: few enough to see them."""
+        """Return the lanes to show, few enough to be readable."""
         every = [*range(len(self._lanes))]
         if len(every) <= MOST_LANES:
             return tuple(every)
@@ -261,7 +261,7 @@ def _choose_windows(
     total: int,
     budget: int,
 ) -> Iterator[Window]:
-    """Yield the windows with included events, the most important first."""
+    """Yield the windows whose events are included, the most important first."""
     duration, every = job.duration, frozenset(range(lanes))
     if total <= budget:
         yield Window(0, duration, every)
@@ -296,8 +296,8 @@ def _choose_windows(
 
 
 def _list_shown_lanes(results: Mapping[str, Result]) -> dict[int, frozenset[int]]:
-    """Return the lanes that a page shows of each iteration (chooseLanes of iterations.js): those that others
-    wait for most and least.
+    """Return iteration -> the lanes that a page shows for it (chooseLanes in iterations.js): those
+    for which others wait most and least.
     """
     each = results["time"].tables["by_iteration"].frame
     if "delays_ns" not in each.columns:
@@ -310,8 +310,8 @@ def _list_shown_lanes(results: Mapping[str, Result]) -> dict[int, frozenset[int]
 
 
 def _order_iterations(edges: np.ndarray, moments: Sequence[Moment]) -> list[int]:
-    """Return all iterations: first those of the moments, the median, the longest and the shortest one, then
-    their neighbors, then the others.
+    """Return all iterations in order of importance: those of the moments, the median, the longest
+    and the shortest, then their neighbors, then the others.
     """
     order = np.argsort(np.diff(edges), kind="stable").tolist()
     of_moments = [int(np.searchsorted(edges, one.begin, "right")) - 1 for one in moments]

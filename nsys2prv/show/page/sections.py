@@ -1,5 +1,5 @@
-"""Compute the static text of a page: the division of time, the findings and the efficiencies; for a study,
-the pages of its runs.
+"""Compute the static text of a page: the division of time, findings and efficiencies; for a study,
+links to the pages of its runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Part(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """Division of the time of a GPU, or of several, into parts."""
+    """The time of one or several GPUs, divided into parts."""
 
     label: str
     #: Number of the GPUs, or ranks.
@@ -61,13 +61,13 @@ class Bar(Struct, frozen=True):
 
     @property
     def useful(self) -> float:
-        """The share of computing, or of MPI without GPU work."""
+        """Share of computation; without GPU work, of MPI."""
         return sum(part.share for part in self.parts if part.name in USEFUL)
 
 
 def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
-    """Divide the time of all GPUs, and of each GPU or host; if there are many, those with the least computing
-    come first.
+    """Return the division of time for all GPUs, and for each GPU or host. If there are many, those
+    with the least computation come first.
     """
     lanes = job.lanes
     if not lanes.height:
@@ -107,7 +107,7 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
 
 
 def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]:
-    """Yield the findings with their costs, and the moments to look at."""
+    """Yield the findings with their savings and the moments to look at."""
     begin, end = job.span
     excerpts, findings = job.excerpts, job.findings
     moments = excerpts.moments if excerpts else [None] * len(findings)
@@ -119,15 +119,17 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
 
 
 def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
-    """Return the efficiencies of the steady state, or of the whole job without one, with value and rating.
-    Each is the product of those one level deeper after it.
+    """Return the efficiencies of the steady state (or the whole job) with value and rating. Each is
+    the product of the following ones that are one level deeper.
     """
     known = list_known_rows([job.metrics])
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
 
 
 class Roofline(Struct, frozen=True):
-    """Operations per second over operations per byte, both in powers of ten, in a picture of WIDE x HIGH."""
+    """Operations per second over operations per byte, both in powers of ten, in a picture of WIDE x
+    HIGH.
+    """
 
     #: Ticks: place and power of ten.
     across: list[tuple[float, str]]
@@ -184,7 +186,7 @@ def place_products(frame: pl.DataFrame) -> Roofline:
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel in the table of those that take most time."""
+    """A kernel in the table of the most expensive kernels."""
 
     #: Column of SHOWN -> value.
     row: dict[str, Any]
@@ -198,7 +200,7 @@ SHOWN += ["median_ns", "min_ns", "max_ns", "imbalance"]
 
 
 def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
-    """Yield the kernels that take most time."""
+    """Yield the most expensive kernels, at most `most`."""
     durations = job.find_frame("kernels", "durations")
     bins: dict[str, list[tuple[str, str, int]]] = {}
     for kernel, low, high, count in durations.rows() if durations is not None else ():
@@ -212,8 +214,8 @@ def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
 
 
 def find_page(run: Run, folder: Path | None) -> str:
-    """Return the path, relative to a folder, of the page that `report` wrote for a run, in it or beside it;
-    "" without one.
+    """Return the path, relative to a folder, of the page that `report` wrote into a run's folder or
+    beside it; "" without a page.
     """
     path = Path(run.name)
     inside = sorted(path.glob("*.html")) if path.is_dir() else []
@@ -226,7 +228,7 @@ def find_page(run: Run, folder: Path | None) -> str:
 
 
 def list_quality(job: FinishedJob) -> list[str]:
-    """Return the missing data of the reports, with remedies."""
+    """Return the notes on missing data in the reports, with remedies."""
     return format_quality(
         [QualityNote(**one) for one in job.description.get("quality", ())], full=True
     )

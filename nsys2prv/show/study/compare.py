@@ -1,5 +1,5 @@
-"""Compare the runs of a study: their order, the reference of speedup and scalability, whether the work grows
-with the devices, and obstacles to a comparison.
+"""Compare the runs of a study: their order, the reference for speedup and scalability, whether the
+work grows with the number of devices, and obstacles to a comparison.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def compare_runs(
     scaling: str | None = None,
     reference: str | None = None,
 ) -> Study:
-    """Return the study of these runs, with scalability figures. scaling: `strong` or `weak`, None to detect
-    it. reference: name or label of a run, None for the smallest with iterations.
+    """Return the study of these runs, with scalability. scaling: `strong` or `weak`, None to detect
+    it. reference: name or label of a run, None for the smallest run with iterations.
     """
     runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
     first = _choose_reference(runs, reference)
@@ -74,8 +74,8 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
 
 
 def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
-    """Return the exponent with which the work of an iteration grows with the number of devices, for every run
-    of another size with known work; and their mean, as text.
+    """Return the exponent with which the work of an iteration grows with the number of devices, for
+    every run of another size with known work; and their mean as text.
     """
     key = "useful_ns" if first.devices else "host_useful_ns"
     if not first.devices and all(run.sums.get("host_cpu_ns") for run in runs):
@@ -97,7 +97,9 @@ def _measure_growth(runs: Sequence[Run], first: Run) -> tuple[list[float], str]:
 
 
 def _are_alike(run: Run, first: Run) -> bool:
-    """Return whether both have the same iterations or none, and both have GPUs or both have only ranks."""
+    """Return True if both runs have the same iterations or none, and if both have GPUs or both have
+    only ranks.
+    """
     by, counts = (
         {one.sums.get(key) for one in (run, first)} for key in ("found_by", "iterations_of_job")
     )
@@ -114,8 +116,8 @@ _RELATIVE = ("speedup", "efficiency", "global", "scalability")
 
 
 def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
-    """Add the figures of a run, and of its regions, that are relative to the reference; is_alone: there is no
-    other run, and no scalability.
+    """Add the values of a run, and of its regions, relative to the reference. is_alone: there is no
+    other run, and therefore no scalability.
     """
     grown = run.units / max(first.units, 1)
     of_regions, of_first = (one.sums.get("regions", {}) for one in (run, first))
@@ -136,7 +138,7 @@ def _add_scalability(run: Run, first: Run, used: str, is_alone: bool) -> None:
 
 
 def _forget_scalability(metrics: Metrics) -> None:
-    """Remove the figures that an earlier study computed relative to its reference."""
+    """Remove the values that an earlier study computed relative to its own reference."""
     for figures in (metrics, metrics.get("device", {}), metrics.get("host", {})):
         for name in [one for one in figures if one.endswith(_RELATIVE)]:
             del figures[name]
@@ -146,7 +148,9 @@ def _relate(
     metrics: Metrics, sums: dict[str, Any], reference: dict[str, Any], grown: float, is_weak: bool
 ) -> None:
     def divide(key: str, by: float) -> float | None:
-        """Return the reference's value of a sum divided by the run's; for weak scaling times `by`."""
+        """Return the reference's value of a sum divided by the run's value; for weak scaling, times
+        `by`.
+        """
         own, other = sums.get(key), reference.get(key)
         return other / own * (by if is_weak else 1) if own and other else None
 
@@ -207,9 +211,11 @@ def _compare_intervals(runs: Sequence[Run]) -> list[str]:
 
 
 def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
-    """Yield the runs with iterations on the same number of devices: that number, the runs by their work,
-    least first, and the ratio of the last run's work to the first's: by instructions if all have them,
-    otherwise by useful time; 1 if unknown, as on GPUs of several models.
+    """Yield the runs with iterations on the same number of devices: that number; the runs sorted by
+    work, the least first; and the ratio of the last run's work to the first run's.
+
+    Work is measured by instructions if all runs have them, otherwise by useful time. The ratio is 1
+    if unknown, as on GPUs of several models.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -224,7 +230,7 @@ def _group_alike(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], float]]:
 
 
 def _find_measure(runs: Sequence[Run]) -> str:
-    """Return the figure that work of runs is measured by, or ""."""
+    """Return the name of the value by which the work of runs is measured, or ""."""
     if all(run.sums.get("instructions") for run in runs):
         return "instructions"
     is_one_model = len({tuple(sorted(run.gpu_models)) for run in runs}) == 1
@@ -232,7 +238,7 @@ def _find_measure(runs: Sequence[Run]) -> str:
 
 
 def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
-    """Name the runs on equally many devices with different work in an iteration."""
+    """Yield a sentence about runs on the same number of devices with different work per iteration."""
     for size, alike, times in _group_alike(runs):
         if times >= OTHER_WORK:
             said = WARNINGS["execute" if _find_measure(alike) == "instructions" else "compute"]
@@ -241,8 +247,9 @@ def _compare_work(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
-    """Name the runs that are repeats, with the same work on as many devices of one model, and their
-    spread."""
+    """Yield a sentence about runs that are repeats (the same work on as many devices of one model),
+    and their spread.
+    """
     for size, alike, times in _group_alike(runs):
         if times < OTHER_WORK and len(alike) > 1 and _find_measure(alike):
             lasts = sorted(run.metrics["elapsed_ns"] for run in alike)
@@ -252,7 +259,7 @@ def _list_repeats(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _compare_recordings(runs: Sequence[Run]) -> list[str]:
-    """Return further obstacles to a comparison of figures."""
+    """Return further obstacles to a comparison."""
     warnings = []
     named = [run for run in runs if run.programs]
     if differing := _list_differing(named, lambda run: ", ".join(run.programs)):

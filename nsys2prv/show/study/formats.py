@@ -1,5 +1,5 @@
-"""Write a study as text and CSV, and as the files written by DLB's TALP, one for each run, which TALP-Pages
-reads; the Python study includes all of these.
+"""Write a study as text and CSV, and as the files of DLB's TALP, one per run, which TALP-Pages
+reads. The Python study includes all of these.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def format_study(study: ComparedRuns, style: Style) -> str:
 
 
 def _wrap(lines: Iterable[str], style: Style, hang: int = 4) -> list[str]:
-    """Return lines of sentences, each once."""
+    """Return lines of sentences, without repetitions, wrapped to the width."""
     folded = fold_lines([*map(join_units, dict.fromkeys(lines))], style.text_width, hang)
     return [line.replace(NO_BREAK, " ") for line in folded]
 
 
 def _list_runs(study: ComparedRuns, style: Style) -> list[str]:
-    """Return the runs, with the part of each that its figures cover."""
+    """Return the runs, and the part of each that the values cover."""
     runs = study.runs
     columns = [
         Column("run", [run.title for run in runs]),
@@ -140,8 +140,8 @@ def _lay_out_figures(
     shown: Sequence[tuple[Row | None, Sequence]],
     style: Style,
 ) -> list[str]:
-    """Return the lines of a table, with as many columns side by side as fit. shown: the figures of each row
-    by column; columns without any are only in the files.
+    """Return the lines of a table, with as many columns side by side as fit. shown: (row, value per
+    column). Columns without any values are only in the files.
     """
     columns = [
         (head, [(row, values[at]) for row, values in shown]) for at, head in enumerate(heads)
@@ -165,7 +165,7 @@ def _lay_out_figures(
 
 
 def _list_history(study: ComparedRuns, style: Style) -> list[str]:
-    """Return the time of an iteration over the studies."""
+    """Return the lines about the time of an iteration over earlier studies."""
     rows = study.list_history("elapsed_ns")
     if not rows:
         return []
@@ -186,7 +186,7 @@ def _list_history(study: ComparedRuns, style: Style) -> list[str]:
 
 
 def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
-    """Return the lines on the findings of the largest run."""
+    """Return the lines about the findings of the largest run."""
     run, head = study.runs[-1], study.name_runs()[-1]
     if not study.findings:
         return []
@@ -204,8 +204,7 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
 
 
 def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
-    """Return a sentence on the savings of each run without the cause of a finding, or none for a single
-    run."""
+    """Return a sentence about the savings from a finding in each run; empty for a single run."""
     shares = study.list_shares(finding)
     if sum(one is not None for one in shares) < 2:
         return ()
@@ -215,7 +214,7 @@ def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
 
 
 def format_csv(study: ComparedRuns) -> str:
-    """Return all figures of a study as CSV: a line for each, a column for each run."""
+    """Return all values of a study as CSV, with a line per value and a column per run."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["figure", *(_write_text(run.title) for run in study.runs)])
@@ -235,7 +234,7 @@ def format_csv(study: ComparedRuns) -> str:
 
 
 def _write_text(text: str) -> str:
-    """Escape the text of a cell so that no spreadsheet takes it for a formula."""
+    """Escape the text of a cell, so that no spreadsheet takes it for a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
@@ -244,7 +243,7 @@ def _write_number(value: float | None) -> str:
 
 
 def name_file(number: int, run: Run) -> str:
-    """Return the name of a file of a run, without its ending. number: place of the run, from 1."""
+    """Return the name of a run's file, without its ending. number: place of the run, from 1."""
     label = re.sub(r"[^\w.-]+", "_", run.title).strip("._")
     return f"{number}_{label}"
 
@@ -257,8 +256,8 @@ def write_talp_files(study: ComparedRuns, folder: Path) -> list[Path]:
 
 
 def make_talp_files(study: ComparedRuns, folder: Path) -> dict[Path, str]:
-    """Return path and text of a file for each run, in a folder for TALP-Pages. They contain only regions
-    common to all runs, because TALP-Pages stops if one is missing.
+    """Return path -> text of one file per run, in a folder for TALP-Pages. The files contain only
+    regions that all runs have, because TALP-Pages stops if one is missing.
     """
     names = [name for name in study.regions if all(run.regions.get(name) for run in study.runs)]
     files: dict[Path, str] = {}
@@ -282,7 +281,7 @@ def _count(run: Run) -> dict[str, int]:
 
 
 def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
-    """Return the TALP figures of a region. elapsed: its time (ns)."""
+    """Return the TALP values of a region. elapsed: its time (ns)."""
     known = {name: ROW_OF[path].find_value(metrics) for name, path in TALP["efficiencies"].items()}
     shares = {name: 1.0 if value is None else value for name, value in known.items()}
     outside = shares["mpiParallelEfficiency"] * run.ranks * elapsed
@@ -308,7 +307,7 @@ def _describe(run: Run, metrics: Metrics, elapsed: float) -> dict[str, Any]:
 
 
 class Study(ComparedRuns):
-    """Several runs of one program. :func:`nsys2prv.study` returns it; `runs` are ordered by devices, nodes
+    """Several runs of one program, from :func:`nsys2prv.study`. `runs` are sorted by devices, nodes
     and ranks.
     """
 
@@ -317,15 +316,15 @@ class Study(ComparedRuns):
         return f"<Study of {runs}: {self.scaling.used} scaling; .table, .region_table, .markdown()>"
 
     def markdown(self) -> str:
-        """Return the paragraph and tables of an assessment, in Markdown."""
+        """Return the text and tables of an assessment in Markdown."""
         return format_markdown(self)
 
     def pictures(self) -> dict[str, str]:
-        """Return name -> plot, as the text of an SVG file."""
+        """Return name -> plot as SVG text."""
         return {name: make_file(drawn) for name, drawn in draw_study(self).items()}
 
     def to_talp(self, folder: str | Path) -> list[Path]:
-        """Write a file in the form of TALP for each run, for TALP-Pages; return their paths."""
+        """Write one TALP file per run, for TALP-Pages; return their paths."""
         return write_talp_files(self, Path(folder))
 
     def _repr_html_(self) -> str:

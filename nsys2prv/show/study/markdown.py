@@ -1,4 +1,4 @@
-"""Write a study in Markdown, in the form of an assessment."""
+"""Write a study as an assessment in Markdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = ("structure", "scalability", "regions", "balance", "history")
 
 
 def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = None) -> str:
-    """Format a study in Markdown, in the form of an assessment. pictures: name -> path of its plots."""
+    """Return a study as an assessment in Markdown. pictures: name -> path of its plots."""
     environment = load_templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
         "row": lambda cells: f"| {' | '.join(cells)} |",
@@ -54,7 +54,7 @@ def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = No
 def _sort_pictures(
     study: ComparedRuns, pictures: Mapping[str, str]
 ) -> dict[str, list[tuple[int, str, str]]]:
-    """Return section -> the pictures that it shows: number, title, path."""
+    """Return section -> its pictures: number, title, path."""
     sections: dict[str, list[tuple[int, str, str]]] = {one: [] for one in ORDER}
     section_of = find_sections(study) if pictures else {}
     for name, path in pictures.items():
@@ -66,12 +66,12 @@ def _sort_pictures(
 
 
 def _mark_figure(value: float | None, row: Row) -> str:
-    """Return a figure as text; an efficiency with its sign."""
+    """Return a value as text; an efficiency with its rating."""
     is_rated = value is not None and row.is_efficiency
     return format_figure(row, value) + (SIGNS[rate_efficiency(value)] if is_rated else "")
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text as Markdown that shows the same, in a cell of a table too."""
+    """Escape a text so that Markdown shows it unchanged, also in a table cell."""
     one_line = escape_to_one_line(text)
     return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)

@@ -1,6 +1,7 @@
-"""Draw a study as SVG: the whole runs with their focus, balance of ranks, speedup, factors, regions and iterations.
+"""Draw a study as SVG: the runs with their focus of analysis, balance of ranks, speedup, factors,
+regions and iterations.
 
-Pages have the same pictures as files: pages style them by their classes, files have styles of their own.
+Pages style these pictures by their classes. Pictures in files contain their own styles.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ STYLE = "".join(
 
 
 class Plot(Struct, frozen=True):
-    """Some lines over an axis."""
+    """A plot: lines over an axis."""
 
     title: str
     #: Section of the document that shows it.
@@ -74,8 +75,8 @@ class Plot(Struct, frozen=True):
 
 
 def draw_study(study: ComparedRuns) -> dict[str, str]:
-    """Return name -> a picture (SVG), in the order in which they are shown: the runs with their focus, lines over
-    runs, regions and iterations, and how balanced the ranks of each run are.
+    """Return name -> picture (SVG) in display order: the runs with their focus, lines over runs,
+    regions and iterations, and the balance of ranks in each run.
     """
     pictures = {"runs": _draw_runs(study)} if any(run.phases for run in study.runs) else {}
     pictures |= {_name(plot.title): draw_lines(plot) for plot in list_plots(study)}
@@ -89,12 +90,12 @@ def draw_study(study: ComparedRuns) -> dict[str, str]:
 
 
 def find_sections(study: ComparedRuns) -> dict[str, str]:
-    """Return name -> the section of the document for a picture, except pictures of balance."""
+    """Return name of a picture -> section of the document. Pictures of balance are not included."""
     return {"runs": "structure"} | {_name(one.title): one.section for one in list_plots(study)}
 
 
 def make_file(picture: str) -> str:
-    """Return a picture as a file, with its style."""
+    """Return a picture as an SVG file, with its styles."""
     return picture.replace(">", f' xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>', 1)
 
 
@@ -106,7 +107,7 @@ def _name(title: str) -> str:
 
 
 def list_plots(study: ComparedRuns) -> list[Plot]:
-    """Return the plots of figures over runs, of regions, and of the time of iterations."""
+    """Return the plots of values over runs, of regions, and of the time of iterations."""
     runs, names = study.runs, study.name_runs(False)
     counts = [run.units for run in runs]
     figures = {row.path: (row.bare_name, values) for row, values in study.list_figures()}
@@ -192,7 +193,7 @@ def _frame(height: int, title: str, content: Sequence[str]) -> str:
 
 
 def choose_ticks(values: Sequence[float], is_log: bool) -> list[float]:
-    """Return numbers at the vertical axis: powers of two, or about five from 0 on."""
+    """Return the numbers at the vertical axis: powers of two, or about five numbers from 0."""
     top = max([*values, 0.0]) or 1.0
     if is_log:
         first = math.floor(math.log2(min(values)))
@@ -205,8 +206,9 @@ def choose_ticks(values: Sequence[float], is_log: bool) -> list[float]:
 
 
 def spread_names(wanted: Sequence[float], lowest: float) -> list[float]:
-    """Return vertical places of names without overlap: as near to the wanted ones as possible, none below the
-    lowest."""
+    """Return vertical places of names so that they do not overlap: as near to the wanted places as
+    possible, and none below the lowest.
+    """
     order, places = sorted(range(len(wanted)), key=lambda at: wanted[at]), list(wanted)
     for before, at in itertools.pairwise(order):
         places[at] = max(places[at], places[before] + LINE)
@@ -222,7 +224,7 @@ def _write_value(unit: str, value: float) -> str:
 
 
 def draw_lines(plot: Plot) -> str:
-    """Draw a plot as SVG; points have their values as tooltips."""
+    """Return a plot as SVG. Points have their values as tooltips."""
     is_log, every = plot.unit == "ratio", {**plot.lines, **plot.guide}
     known = [value for own in every.values() for value in own if value is not None]
     ticks = choose_ticks(known, is_log)
@@ -271,8 +273,8 @@ def draw_lines(plot: Plot) -> str:
 
 
 def _draw_balance(run: Run, title: str) -> str:
-    """Draw the useful share of each GPU, or of each rank without any, as bars with their mean; for many, the
-    mean of neighbors.
+    """Return the useful share of each GPU (without GPUs, each rank) as bars, with their mean. If
+    there are many, return means of neighbors.
     """
     values, names = [*run.balance.values()], [*run.balance]
     size = math.ceil(len(values) / MOST_BARS)
@@ -310,7 +312,7 @@ def _draw_balance(run: Run, title: str) -> str:
 
 
 def _draw_runs(study: ComparedRuns) -> str:
-    """Draw all of each run on one scale, with its focus marked and the focus's share of the run."""
+    """Return a picture of all runs on one scale, with the focus of analysis marked and its share."""
     ends = [max((begin + time for _, begin, time in run.phases), default=0) for run in study.runs]
     whole, shapes = max(*ends, 1), []
     bottom = TOP + STRIP * len(study.runs)

@@ -1,4 +1,4 @@
-"""Make a run of a study from a finished job: its figures in the focus of analysis, its work, and its
+"""Make a run of a study from a finished job: its values in the focus of analysis, its work, and its
 environment.
 """
 
@@ -44,7 +44,7 @@ NO_ROWS = pl.DataFrame(schema={"elapsed_ns": pl.Int64})
 
 
 def read_earlier(path: Path) -> list[Run]:
-    """Return the runs of an earlier study, or the run of a file from `report --json`."""
+    """Return the runs of an earlier study, or the single run in a file of `report --json`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -58,7 +58,7 @@ def read_earlier(path: Path) -> list[Run]:
 
 
 def make_run(name: str, job: FinishedJob) -> Run:
-    """Return a run of the result of the analysis of efficiencies."""
+    """Return a run from the efficiencies of a finished job."""
     result = job.results["efficiencies"]
     focus, device, host, sampled = (
         job.find_row("efficiencies", table) for table in ("focus", "device", "host", "instructions")
@@ -131,7 +131,9 @@ def make_run(name: str, job: FinishedJob) -> Run:
 
 
 def _find_regular(iterations: pl.Series) -> list[str]:
-    """Describe iterations that are regularly longer than the others: `every 5th 1.4 × as long`."""
+    """Return a text about iterations that are regularly longer than others, such as `every 5th 1.4
+    × as long`.
+    """
     times = iterations / iterations.median()
     at = times.ge(LONGER).arg_true()
     steps = at.diff().drop_nulls().unique()
@@ -141,7 +143,7 @@ def _find_regular(iterations: pl.Series) -> list[str]:
 
 
 def _estimate_errors(tables: Mapping[str, pl.DataFrame]) -> Metrics:
-    """Return the standard errors of the means of efficiencies and of the time, over iterations."""
+    """Return the standard errors, over iterations, of mean efficiencies and mean time."""
     rows = []
     for name in ("iterations", "host_iterations"):
         frame = tables.get(name, NO_ROWS)
@@ -158,7 +160,7 @@ def _find_metrics(job: FinishedJob) -> dict[str, float]:
 
 
 def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
-    """Return the phases of a run, or all of it as one if unknown."""
+    """Return the phases of a run, or the whole run as one phase if unknown."""
     phases = job.find_frame("findings", "phases")
     if phases is None or phases.is_empty():
         return [("run", 0, job.duration)]
@@ -166,8 +168,9 @@ def _list_phases(job: FinishedJob) -> list[tuple[str, int, int]]:
 
 
 def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
-    """Return the useful share of each GPU, or of each rank without any: for MPI alone, the time outside
-    it."""
+    """Return the useful share of each GPU (without GPUs, each rank); for MPI alone, the share of
+    time outside MPI.
+    """
     for name, key in (("devices", "device"), ("hosts", "rank")):
         frame = tables.get(name, NO_ROWS)
         for share in ("useful_share", "outside_mpi_share"):
@@ -177,8 +180,8 @@ def _measure_balance(tables: Mapping[str, pl.DataFrame]) -> dict[str, float]:
 
 
 def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[str, Work]]:
-    """Return the kernels by class and the communication by operation, on all ranks, divided by the iterations
-    of the job; empty without iterations.
+    """Return kernels by class and communication by operation, over all ranks, divided by the number
+    of iterations; empty without iterations.
     """
     found: dict[str, dict[str, Work]] = {}
     waiting = job.find_frame("collectives", "across_ranks")
@@ -214,7 +217,9 @@ def _measure_work(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, dict[
 
 
 def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[str, str]:
-    """Describe where and how a run ran and was recorded, and the part of it that the figures cover."""
+    """Return facts about where and how a run was executed and recorded, and the part of it that the
+    values cover.
+    """
     facts = job.description
     models = (facts.get("gpu_models") or {}).items()
     lists = {
@@ -246,7 +251,7 @@ def _describe_environment(job: FinishedJob, focus: Mapping[str, Any]) -> dict[st
 
 
 def _sum_work(device: Mapping[str, Any], host: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the components of scalabilities, per iteration."""
+    """Return the sums from which scalability is computed, per iteration."""
     sums = {"elapsed_ns": device.get("elapsed_ns"), "useful_ns": device.get("useful_ns")}
     useful, on_cpu = host.get("useful_ns"), host.get("cpu_efficiency")
     sums["host_useful_ns"] = useful

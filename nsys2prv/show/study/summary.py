@@ -1,4 +1,4 @@
-"""Summarize a study in sentences, with the figures of its table."""
+"""Summarize a study in sentences, with the values in its table."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_title(study: ComparedRuns) -> str:
 
 
 def summarise_study(study: ComparedRuns) -> str:
-    """Summarize a study in a paragraph: speedup, the losses by factor, and the region with the largest loss.
-    The run compared with the reference is the largest other one.
+    """Return a paragraph that summarizes a study: speedup, losses by factor, and the region with
+    the largest loss. It compares the reference with the largest other run.
     """
     first = study.runs.index(study.reference_run)
     last = max((at for at in range(len(study.runs)) if at != first), default=first)
@@ -59,7 +59,7 @@ def summarise_study(study: ComparedRuns) -> str:
 
 
 def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> str:
-    """Describe how much faster or slower the run is than the reference."""
+    """Return a sentence about how much faster or slower the run is than the reference."""
     first, last = (run.metrics["elapsed_ns"] for run in pair)
     speed = pair[1].find_value("speedup") or 0.0
     unit = "an iteration" if pair[0].interval.iterations else "the run"
@@ -83,7 +83,7 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
 
 
 def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
-    """Describe the time of an iteration, and the largest loss in it."""
+    """Yield sentences about the time of an iteration and the largest loss in it."""
     run = study.runs[0]
     unit = "An iteration" if run.interval.iterations else "The run"
     yield f"{unit} takes {format_nanoseconds(run.metrics['elapsed_ns'])} on {run.size}."
@@ -92,8 +92,8 @@ def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
 
 
 def describe_history(study: ComparedRuns) -> str:
-    """Name the two consecutive studies between which the time of an iteration changes most; "" without a
-    relevant change.
+    """Return a sentence about the two consecutive studies between which the time of an iteration
+    changes most; "" without a relevant change.
     """
     names, jumps = [*(past.name for past in study.history), "this study"], []
     for head, values in study.list_history("elapsed_ns"):
@@ -110,8 +110,8 @@ def describe_history(study: ComparedRuns) -> str:
 
 
 def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
-    """Yield the efficiencies to explain: the global ones, or the parallel ones if the global ones are
-    unknown.
+    """Yield the efficiencies to explain: global efficiencies, or parallel efficiencies if global
+    ones are unknown.
     """
     wholes = ("device.global", "device.parallel"), ("mpi.parallel",)
     if not study.has_devices:
@@ -121,8 +121,8 @@ def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
 
 
 def _list_known_factors(path: str, pair: Pair) -> list[str]:
-    """Return the factors of an efficiency that are known of both runs; in the place of one that is not,
-    or that is a parallel efficiency of devices or of MPI, its own.
+    """Return the factors of an efficiency that are known for both runs. A factor that is unknown,
+    or that is a parallel efficiency of devices or of MPI, is replaced by its own factors.
     """
     found = []
     for one in list_factors(path):
@@ -136,8 +136,9 @@ def _list_known_factors(path: str, pair: Pair) -> list[str]:
 
 
 def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[str]:
-    """Describe an efficiency's change, the factors that change beyond chance, and the factor with the largest
-    loss."""
+    """Yield sentences about the change of an efficiency, the factors that change beyond chance, and
+    the factor with the largest loss.
+    """
     last = pair[1]
     known = _list_known_factors(whole, pair)
     known.sort(key=lambda one: -abs(_change(pair, one)))
@@ -159,8 +160,8 @@ def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[s
 
 
 def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
-    """Name the class of kernels with most of the additional computation time of an iteration, if computation
-    does not scale; otherwise, or if that is unknown, return "".
+    """Return a sentence about the class of kernels with most of the additional computation time per
+    iteration; "" if computation scales, or if the class is unknown.
     """
     scalability = pair[1].find_value("device.computation_scalability")
     if scalability is None or rate_efficiency(scalability) == "good":
@@ -180,7 +181,7 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
-    """Describe a factor and its change, with its own factors."""
+    """Return a text about a factor and its change, with its own factors."""
     inner = [one for one in list_factors(path) if abs(_change(pair, one)) >= MENTIONED]
     if all(run.nodes == 1 for run in pair):
         inner = [one for one in inner if not one.endswith(BETWEEN_NODES)]
@@ -190,7 +191,7 @@ def _describe_factor(path: str, pair: Pair) -> str:
 
 
 def _change(pair: Pair, path: str) -> float:
-    """Return by how much an efficiency changes, or 0."""
+    """Return the change of an efficiency, or 0."""
     first, last = (run.find_value(path) for run in pair)
     return 0.0 if first is None or last is None else last - first
 
@@ -213,8 +214,9 @@ def _format(run: Run, path: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of an efficiency within a sentence; host efficiencies occur only in runs without
-    GPUs."""
+    """Return the name of an efficiency within a sentence. Host efficiencies occur only in runs
+    without GPUs.
+    """
     name = ROW_OF[path].name.removeprefix("Host ")
     return name if name.startswith(("MPI", "OpenMP", "CPU")) else name[0].lower() + name[1:]
 
@@ -224,7 +226,9 @@ def _join(parts: list[str]) -> str:
 
 
 def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> Iterator[str]:
-    """Name the region that loses most GPU time of an iteration, and the region that does not get shorter."""
+    """Yield sentences about the region that loses most GPU time per iteration, and the region that
+    does not get shorter.
+    """
     regions: dict[str, list[Metrics]] = {
         name: [run.regions.get(name) or {} for run in pair] for name in study.regions
     }

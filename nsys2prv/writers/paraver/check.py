@@ -1,8 +1,9 @@
-"""Check a Paraver trace for errors that crash, hang or mislead Paraver. No Nsight.
+"""Check a Paraver trace for errors that crash, hang or mislead Paraver. This works for any trace.
 
-Rules are declared in check_rules.yaml; each broken rule gives one finding, with its first place. Objects,
-CPUs and duration are in the first line of the .prv; the compiled core (`_util/native/trace.c`) reads the
-lines after it. Labels of event types, values and states are in the .pcf, names of objects in the .row.
+Rules are declared in check_rules.yaml. Each broken rule gives one finding, with its first place.
+The first line of the .prv contains objects, CPUs and duration; the compiled core
+(`_util/native/trace.c`) reads the lines after it. Labels of event types, values and states are in
+the .pcf, names of objects in the .row.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ EVENTS, STATES, TAGS = 0, 1, 2
 
 
 class Severity(Enum):
-    """ERROR: Paraver or one of its tools crashes, hangs, refuses, loses something or shows it wrongly.
-    WARNING: it is misleading.
+    """ERROR: Paraver or one of its tools crashes, hangs, refuses the trace, or loses or
+    misrepresents data. WARNING: the trace is misleading.
     """
 
     ERROR = "error"
@@ -78,7 +79,7 @@ class Severity(Enum):
 
 
 class Rule(Struct, frozen=True):
-    """Rule of the check."""
+    """A rule of the check."""
 
     name: str
     #: Part of the trace that it applies to.
@@ -103,7 +104,7 @@ RULES = {
 
 
 class CheckFinding(Struct):
-    """Broken rule in one of the trace's files."""
+    """A broken rule in one of the trace's files."""
 
     rule: str
     file: str
@@ -121,18 +122,18 @@ class CheckFinding(Struct):
 
     @property
     def message(self) -> str:
-        """Return one sentence: the error, with an example, and its effect."""
+        """Return one sentence with the error, an example, and the effect."""
         rule = RULES[self.rule]
         return f"{rule.wrong}{f' ({self.example})' if self.example else ''}: {rule.effect}"
 
 
 class CheckFindings(list[CheckFinding]):
-    """The findings of a trace."""
+    """All findings about a trace."""
 
     def add(
         self, rule: str, file: str, line: int = 0, example: object = "", count: int = 1
     ) -> None:
-        """Count places of a broken rule; the first decides the line and the example."""
+        """Count places where a rule is broken. The first place determines the line and the example."""
         for finding in self:
             if (finding.rule, finding.file) == (rule, file):
                 finding.count += count
@@ -159,14 +160,14 @@ class Header(Struct, frozen=True):
     communicators: int
 
     def count_objects(self) -> dict[str, int]:
-        """Return level of the .row file -> its objects."""
+        """Return level of the .row file -> number of objects."""
         threads = sum(threads for threads, _ in self.tasks)
         counts = 1, len(self.applications), len(self.tasks), threads, 1, len(self.nodes)
         return dict(zip(LEVELS, (*counts, sum(self.nodes)), strict=True))
 
     def list_task_columns(self) -> list[tuple[int, int, int]]:
-        """Return the threads of each task, and the first and the last CPU of its node, from 1 (1 and
-        0 if there is no such node).
+        """Return for each task the number of its threads, and the first and last CPU of its node
+        (from 1; 1 and 0 without such a node).
         """
         last = [0, *accumulate(self.nodes)]
         return [
@@ -176,8 +177,8 @@ class Header(Struct, frozen=True):
 
 
 def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
-    """Check the first line of a .prv and return its contents, None if the following lines cannot be read
-    without it.
+    """Check the first line of a .prv and return its contents; None if the following lines cannot be
+    read without it.
     """
     match = _HEADER.fullmatch(line)
     if match is None:
@@ -297,7 +298,7 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
-    """Check a .row: names of the header's objects."""
+    """Check a .row file: the names of the header's objects."""
     if not path.exists():
         findings.add("row-missing", path.name)
         return
@@ -371,8 +372,10 @@ class CheckResult(Struct, frozen=True):
 
 
 class TraceReader:
-    """Reads the lines of a trace. entries, types: arrays of ENTRIES and TYPES; counts: lines, states,
-    events, communications, pairs, first and last time, end, lines of communicators.
+    """Reader of the lines of a trace.
+
+    entries, types: arrays of ENTRIES and TYPES. counts: lines, states, events, communications,
+    pairs, first and last time, end, lines of communicators.
     """
 
     def __init__(self, blocks: Iterator[bytes], header: Header, labels: Labels) -> None:
@@ -405,7 +408,7 @@ def open_text(path: Path, findings: CheckFindings) -> tuple[str, Iterator[bytes]
 
 
 def _read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
-    """Yield whole lines, of about BLOCK_BYTES bytes each time."""
+    """Yield blocks of whole lines, about BLOCK_BYTES bytes each."""
     rest, read, size = b"", 0, path.stat().st_size
     with (
         name_damaged_file(path),
@@ -462,7 +465,7 @@ def check_trace(path: str | Path) -> CheckResult:
 def _report_whole_trace(
     trace: TraceReader, file: str, header: Header, labels: Labels, findings: CheckFindings
 ) -> None:
-    """Report the rules broken by lines, and rules about the whole trace."""
+    """Add findings for rules broken by lines, and for rules about the whole trace."""
     for rule, line, count, text in trace.faults:
         findings.add(rule, file, line, text.decode("utf-8", "replace"), count)
     _, states, events, comms, *_, end, communicators = trace.counts
@@ -504,7 +507,9 @@ def _report(
     numbers: np.ndarray,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Report a rule broken by types or states. lines, counts: first place and number."""
+    """Add findings for a rule broken by types or states. lines, counts: first place and number of
+    each.
+    """
     if len(lines):
         named = [*dict.fromkeys(numbers[np.argsort(lines)].tolist())]
         more = ", ..." if len(named) > MOST_EXAMPLES else ""
@@ -514,7 +519,9 @@ def _report(
 
 
 def format_result(result: CheckResult) -> str:
-    """Return the contents of the trace, its findings, the worst first, and a line of counts."""
+    """Return the text of a check: contents of the trace, findings (errors first), and a line with
+    counts.
+    """
     severities = [finding.severity for finding in result.findings]
     counts = [
         format_count(severities.count(one), one.value) for one in Severity if one in severities

@@ -1,5 +1,5 @@
-"""Describe the kernels at the start of a trace beyond its event types: the most interesting one, and whether
-kernels that some views need are present.
+"""Examine the kernels at the start of a trace: find the most interesting one, and whether kernels
+that some views need are present.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ BYTES_SEARCHED, LEAST_BIMODAL = 1 << 26, 0.1
 
 @lru_cache(1)
 def find_kernel_to_show(trace: Path) -> int:
-    """Return the value of the most interesting kernel at the start of a trace: among the matrix products (or
-    otherwise all kernels) the most costly one with bimodal durations, if it is costly enough; otherwise the
-    most costly one; 0 without kernels.
+    """Return the value of the most interesting kernel at the start of a trace; 0 without kernels.
+
+    This is the most expensive GEMM (without GEMMs: kernel) with bimodal durations, if it is
+    expensive enough; otherwise the most expensive one.
     """
     events = (
         _read_kernels(trace)
@@ -59,8 +60,8 @@ def find_kernel_to_show(trace: Path) -> int:
 
 @lru_cache(1)
 def _read_kernels(trace: Path) -> pl.DataFrame:
-    """Return `kernel`, `of_class`, `tensor_cores` and `lasts` (ns) of the kernels at the start of a
-    trace.
+    """Return the kernels at the start of a trace: `kernel`, `of_class`, `tensor_cores` and `lasts`
+    (ns).
     """
     line = pl.col("line")
     types = {"kernel": KERNEL_TYPE, "of_class": CLASS_TYPE, "tensor_cores": TENSOR_CORES_TYPE}
@@ -78,7 +79,7 @@ def _read_kernels(trace: Path) -> pl.DataFrame:
 
 
 def _make_place() -> dict[str, pl.Expr]:
-    """Return expressions for the row (`cpu`) and the time (`time`) of a line of events."""
+    """Return expressions for the row (`cpu`) and the time (`time`) in an event line."""
     return {
         "cpu": pl.col("line").str.extract(r"^2:(\d+):"),
         "time": pl.col("line").str.extract(r"^2:\d+:\d+:\d+:\d+:(\d+):").cast(pl.Int64),
@@ -86,7 +87,7 @@ def _make_place() -> dict[str, pl.Expr]:
 
 
 def _read_lines(trace: Path) -> pl.LazyFrame:
-    """Return the lines (`line`) of events at the start of a trace."""
+    """Return the event lines (`line`) at the start of a trace."""
     with (igzip.open if trace.suffix == ".gz" else open)(trace, "rb") as file:
         data = file.read(BYTES_SEARCHED)
     lines = pl.read_csv(
@@ -96,8 +97,8 @@ def _read_lines(trace: Path) -> pl.LazyFrame:
 
 
 def explain_lacking_kernels(trace: Path, kernels: str) -> str:
-    """Name the kernels that a view needs (:attr:`View.kernels`) and that are missing from the start of a
-    trace, or return "".
+    """Return a text that names the kernels that a view needs (:attr:`View.kernels`) and that are
+    missing from the start of a trace; "" if none.
     """
     found = _read_kernels(trace)
     if kernels == "without tensor cores":

@@ -1,5 +1,5 @@
-"""Make the event types of a trace from the declarations of its kinds; write labels and names beside a trace:
-types with their values to the .pcf, rows to the .row.
+"""Make the event types of a trace from the declarations of its kinds, and write the files beside
+it: types with their values to the .pcf, names of rows to the .row.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ BLANKS, BLANKS_OF_EXTRAE = " ", "   "
 
 
 class EventType(Struct, frozen=True):
-    """An event type and, if its values have names, their labels: a frame of `value` and `label` from
-    :func:`nsys2prv.writers.names.make_labels_safe` (0 is always End).
+    """An event type. If its values have names, `labels` is a frame of `value` and `label` from
+    :func:`nsys2prv.writers.names.make_labels_safe`; 0 is always End.
     """
 
     #: Number of the type.
@@ -73,11 +73,11 @@ class EventType(Struct, frozen=True):
 
 
 def write_pcf(types: Iterable[EventType], file: BinaryIO, states: Sequence[State] = ()) -> None:
-    """Write the file, in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`). There is no STATES section if
-    the trace has no states, because POP's BasicAnalysis looks for it.
+    """Write a .pcf file in ASCII (:func:`nsys2prv.writers.paraver.pcf.to_ascii`).
 
-    The color column is 0 for types with named values and 7 for counters. Consecutive types that share one
-    frame of labels share its lines.
+    Without states in the trace, there is no STATES section, because POP's BasicAnalysis looks for
+    it. The color column is 0 for types with named values and 7 for counters. Consecutive types with
+    the same frame of labels share its lines.
     """
     types = list(types)
     of_nsys2prv = {field.code for field in _list_fields_beside_gpu_work()}
@@ -129,7 +129,7 @@ def to_ascii(text: str) -> str:
 
 
 def abbreviate_kernels(values: Mapping[str, NameValues]) -> dict[str, NameValues]:
-    """Return the names of kernels, by name set, with labels that fit into columns of Paraver's tables."""
+    """Return the kernel names, by name set, with labels that fit the columns of Paraver's tables."""
     sets = {name: values[name] for name in KERNEL_NAMES if name in values}
     labels = [label for one in sets.values() for label in one.labels["label"].to_list()]
     short = dict(zip(labels, abbreviate_labels(labels), strict=True))
@@ -148,8 +148,9 @@ def make_event_types(
     counters: Sequence[EventType] = (),
     ranks: Sequence[int] = (),
 ) -> list[EventType]:
-    """Return every event type of these layouts (with the bits of the written fields), and the counters, by
-    code. A type shared by several layouts is listed once. ranks: rank numbers that fields may name.
+    """Return all event types of these layouts and the counters, by event type. A type that several
+    layouts share is listed once. layouts: layout -> bits of the written fields. ranks: rank numbers
+    that fields may name.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)
@@ -179,8 +180,8 @@ def _list_fields_beside_gpu_work() -> list[Field]:
 
 
 def _add_names_of_views(types: dict[int, EventType], layouts: Collection[str]) -> None:
-    """Give the names of values computed by views to one of their source types, if no type has them: a type of
-    their own would be declared without records.
+    """Add the names of values that views compute to one of their source types, if no type has them.
+    A separate type would be declared without records.
     """
     known, (layout, name) = load_catalogue(), FIELD_WITH_NAMES
     has_names = known.layouts[layout].by_name[name].code in types
@@ -200,8 +201,8 @@ def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
 
 
 def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:
-    """Return the event types that all records of these layouts have, of fields with these bits;
-    `domains`: the numbers of the NVTX domains of the trace.
+    """Return the event types that all records of these layouts have. layouts: layout -> bits of the
+    fields. domains: numbers of the NVTX domains in the trace.
     """
     codes: set[int] = set()
     for field in _list_fields(layouts):
@@ -213,14 +214,16 @@ def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[in
 
 
 def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, str], int]:
-    """Return the event type of each metric, by layout and label."""
+    """Return (layout, label) -> event type for each metric."""
     labels = {layout: [one.name for one in found] for layout, found in metrics.items()}
     codes = assign_counter_codes(labels)
     return {(layout, name): codes[layout, name] for layout in labels for name in labels[layout]}
 
 
 def _make_labels_unique(types: list[EventType]) -> list[EventType]:
-    """Append the code to labels that an earlier type has: views look types up by label, too."""
+    """Append the event type to labels that an earlier type also has, because views look up types by
+    label, too.
+    """
     taken: set[str] = set()
     result = []
     for event_type in types:
@@ -233,7 +236,7 @@ def _make_labels_unique(types: list[EventType]) -> list[EventType]:
 
 
 def _format_scale(decimals: int) -> str:
-    """Return the end of a label that gives the factor of its numbers."""
+    """Return the end of a label, with the factor of its numbers."""
     if not decimals:
         return ""
     return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
@@ -242,8 +245,8 @@ def _format_scale(decimals: int) -> str:
 def make_counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
-    """Return the event types of the metrics found, by layout. Labels contain the factors of fractions,
-    because readers of .pcf files other than Paraver do not know `PRECISION`.
+    """Return the event types of the metrics found, by layout. Labels contain the factors of
+    fractions, because only Paraver reads `PRECISION`.
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))

@@ -1,7 +1,8 @@
-"""Write the .prv, with the .pcf and the .row beside it.
+"""Write a .prv, with the .pcf and .row beside it.
 
-Lines of the .prv are sequences of parts, and come in batches with their numbers in columns. Batches are
-merged by time, and formatted by the compiled `native/lines.c`, if it is installed.
+A line of the .prv is a sequence of parts. Lines come in batches with the same parts, and their
+numbers are in columns. Batches are merged by time, and formatted by the compiled `native/lines.c`
+if it is installed.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _BEHIND = bytes(16)
 
 
 class Choice(Struct, frozen=True, dict=True):
-    """One of several texts by index."""
+    """Selection of one of several texts by index."""
 
     #: The text of each index.
     texts: tuple[bytes, ...]
 
     @cached_property
     def joined(self) -> tuple[bytes, np.ndarray]:
-        """All texts, one after the other, with the begin of each and the end of the last (int32)."""
+        """All texts concatenated, with the start of each and the end of the last (int32)."""
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 
@@ -82,7 +83,9 @@ SPARE_ROWS = 100
 
 
 def check_rows(model: ObjectModel) -> None:
-    """Raise Nsys2prvError, with the ranks of which the rows would fit, for more rows than Paraver can show."""
+    """Raise Nsys2prvError if there are more rows than Paraver can show. The message names the ranks
+    whose rows would fit.
+    """
     rows = list(accumulate(len(task.threads) for task in model.tree.tasks))
     if rows and rows[-1] > MOST_OBJECTS:
         # Behind the rows of processes are those of devices.
@@ -98,7 +101,7 @@ def check_rows(model: ObjectModel) -> None:
 
 
 class ParaverWriter(Struct, dict=True):
-    """Writes the .prv, with the .pcf (labels) and the .row (names of rows) beside it."""
+    """Writer of .prv files, with the .pcf (labels) and .row (names of rows) beside them."""
 
     unit: ClassVar[str] = "lines"
     draws_launches: ClassVar[bool] = False
@@ -119,8 +122,8 @@ class ParaverWriter(Struct, dict=True):
     callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return the header, and facts about the clocks as comments. Raise Nsys2prvError for more rows than
-        Paraver can show.
+        """Return the header, and facts about the clocks as comments. Raise Nsys2prvError if there
+        are more rows than Paraver can show.
         """
         check_rows(content.model)
         self.addresses, self.domain_codes = content.model.tree.addresses, content.domain_codes
@@ -141,7 +144,7 @@ class ParaverWriter(Struct, dict=True):
         return (header + content.comments).encode()
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the lines of a window by time."""
+        """Return the lines of a window, sorted by time."""
         tables, repeated = read_samples(window.samples, self.counter_codes)
         tables += self.closings if is_last else []
         batches = [*self._make_batches(window), *map(self._make_sample_batch, tables)]
@@ -168,7 +171,9 @@ class ParaverWriter(Struct, dict=True):
 
     @cached_property
     def _begins(self) -> tuple[Choice, ...]:
-        """Begins of lines by thread: of states, of events, of senders, and how receivers go on."""
+        """Starts of lines for each thread: of states, of events, of senders; and the continuation
+        for receivers.
+        """
         return tuple(
             Choice(tuple(f"{before}:{address}:".encode() for address in self.addresses))
             for before in ("1", "2", "3", "")
@@ -176,12 +181,13 @@ class ParaverWriter(Struct, dict=True):
 
     @cached_property
     def _known_choices(self) -> dict[tuple, Choice]:
-        """Codes by NVTX domain, and callers by row, cached for windows."""
+        """Cache of event types by NVTX domain, and of callers by row, for all windows."""
         return {}
 
     def _make_batches(self, window: Window) -> Iterator[Batch]:
-        """Yield the lines of a window: states of rows first, then ends of ranges, so that they precede begins
-        of the same time; each by layout and fields; finally lines between rows.
+        """Yield the batches of a window: states of rows; then ends of ranges, so that they precede
+        starts at the same time; then starts; each by layout and fields. Lines between rows come
+        last.
         """
         states, events, _, _ = self._begins
         for one in window.states:
@@ -209,7 +215,7 @@ class ParaverWriter(Struct, dict=True):
         )
 
     def _list_fields(self, alike: AlikeRanges, is_begin: bool) -> Iterator[Part]:
-        """Yield the codes of fields, each with its value, or 0 at ends; callers as one part."""
+        """Yield the event types of fields, each with its value, or 0 at ends. Callers are one part."""
         mask = alike.mask & self.field_masks[alike.layout.name]
         fields = find_present_fields(alike.layout.name, mask).values()
         behind = b":" if is_begin else b":0"
@@ -229,7 +235,7 @@ class ParaverWriter(Struct, dict=True):
                     yield _find(alike, one.name)
 
     def _choose_code(self, code: DomainCode, behind: bytes) -> Choice:
-        """Return `:code` of each NVTX domain, and the text after it."""
+        """Return `:type` for each NVTX domain, followed by a text."""
         if (code, behind) not in self._known_choices:
             codes = (code.code_of(*domain) for domain in self.domain_codes)
             texts = tuple(b":%d%s" % (number, behind) for number in codes)
@@ -237,7 +243,7 @@ class ParaverWriter(Struct, dict=True):
         return self._known_choices[code, behind]
 
     def _choose_callers(self, callers: Sequence[Field], is_begin: bool) -> Choice:
-        """Return the callers of each stack, or 0 in the place of each."""
+        """Return the callers of each stack, or 0 for each at ends."""
         key = is_begin, *(one.code for one in callers)
         if key not in self._known_choices:
             texts = (
@@ -272,7 +278,7 @@ class ParaverWriter(Struct, dict=True):
 
 
 def _list_ranks(runs: Iterable[Run]) -> list[int]:
-    """Return the ranks that fields of ranges name, ascending."""
+    """Return the ranks that fields of ranges name, sorted."""
     ranks: set[int] = set()
     for run in runs:
         fields = [] if run.index is None else load_catalogue().layouts[run.shape.name].fields
@@ -283,8 +289,9 @@ def _list_ranks(runs: Iterable[Run]) -> list[int]:
 
 
 def _format_header(tree: ObjectTree, date: datetime, duration: int, members: Sequence[int]) -> str:
-    """Return the first line of the .prv, and that of MPI_COMM_WORLD, which BSC's Dimemas needs for
-    collectives. duration: in ns. members: tasks of that communicator, from 1; empty without MPI.
+    """Return the header line of the .prv, and the line of MPI_COMM_WORLD, which BSC's Dimemas needs
+    for collectives. duration: in ns. members: tasks in that communicator, from 1; empty without
+    MPI.
     """
     cpus = ",".join(map(str, tree.cpus_per_node))
     tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in tree.tasks)
@@ -294,15 +301,15 @@ def _format_header(tree: ObjectTree, date: datetime, duration: int, members: Seq
 
 
 def _find(found: Slice | AlikeRanges, name: str) -> Column:
-    """Return a column without times, for writing."""
+    """Return a column that contains no times, for writing."""
     values, table = found.find(name)
     return values if table is None else (values, table)
 
 
 def merge_lines(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
-    """Yield the text of all lines by time, in pieces (uint8).
+    """Yield the text of all lines sorted by time, in pieces (uint8).
 
-    Lines of equal time keep the order of the batches, then of their rows; lines of batches with ties are
+    Lines with equal times keep the order of the batches, then of their rows. Batches with ties are
     ordered by these.
     """
     batches = [batch for batch in batches if len(batch.times)]
@@ -330,13 +337,13 @@ def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
 
 
 def _split_part(part: tuple[Choice, Column] | Column) -> tuple[Choice | None, Column]:
-    """Return the texts that a column selects, None for plain numbers; and the column."""
+    """Return the texts that a column selects (None for plain numbers), and the column."""
     return part if isinstance(part[0], Choice) else (None, part)
 
 
 def make_program(parts: Sequence[Part]) -> tuple[tuple, ...]:
-    """Return the parts of a line for the compiled writer: texts, each with the part that follows it, see
-    `native/lines.c`.
+    """Return the parts of a line for the compiled writer: texts, each with the part after it (see
+    `native/lines.c`).
     """
     steps, text = [], b""
     for part in parts:
@@ -350,8 +357,8 @@ def make_program(parts: Sequence[Part]) -> tuple[tuple, ...]:
 
 
 def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
-    """Return the order of all lines by time, as the compiled `order` does: numbers of lines through
-    all batches.
+    """Return the order of all lines by time, as the compiled `order` does. Lines are numbered
+    through all batches.
     """
     times = np.concatenate([batch.times for batch in batches])
     ties = [np.zeros_like(one.times) if one.ties is None else one.ties for one in batches]
@@ -365,13 +372,15 @@ def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
 
 
 def _format_by_polars(batches: Sequence[Batch]) -> np.ndarray:
-    """Return the same bytes by polars, much slower, for installations without a compiler."""
+    """Return the same bytes with polars. This is much slower; it is for installations without the
+    compiled core.
+    """
     text = pl.concat([_format_batch(batch) for batch in batches]).gather(_order_by_numpy(batches))
     return np.frombuffer("".join(text).encode("latin-1"), np.uint8)
 
 
 def _format_batch(batch: Batch) -> pl.Series:
-    """Return the lines of a batch. Bytes are read as Latin-1, so that all are preserved."""
+    """Return the lines of a batch. Bytes are read as Latin-1, which preserves all of them."""
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(batch.times))]
     for part in (*batch.parts, b"\n"):
         if isinstance(part, bytes):

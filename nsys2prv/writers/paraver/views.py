@@ -1,9 +1,9 @@
-"""List the Paraver views that show something of a trace; write all views of the package, those for a trace,
-or one opened at a moment; and install them where Paraver finds them: in a subfolder of its folder in the home
-directory. Paraver's menu "Hints" offers them through the workspaces in `workspaces.xml`.
+"""List the Paraver views with data in a trace; write views (all, those for a trace, or one at a
+given time); and install them.
 
-`workspaces.xml` is a Boost archive, which Paraver reads at its start (``api/workspacemanager.cpp`` of
-paraver-kernel). Other workspaces in it are kept.
+Views are installed in a subfolder of Paraver's folder in the home directory. Paraver's menu "Hints"
+offers them through the workspaces in `workspaces.xml`, a Boost archive that Paraver reads at its
+start (``api/workspacemanager.cpp`` in paraver-kernel). Other workspaces in the file are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STORED_TYPE = struct.Struct("<iI")
 
 
 class ViewFit(Struct, frozen=True):
-    """A view for a trace, with the data missing for it."""
+    """A view, and the data that a trace lacks for it."""
 
     #: Path of the view's file, below the folder of views.
     path: str
@@ -62,7 +62,7 @@ class ViewFit(Struct, frozen=True):
 
 
 def find_views_for_trace(trace: Path) -> list[ViewFit]:
-    """Return every view, with the data missing for it from the trace, in the catalogue's order."""
+    """Return every view in the catalogue's order, with the data that the trace lacks for it."""
     contents = TraceContents(trace).whole
     by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
@@ -79,13 +79,15 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
 
 
 def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
-    """Explain what is missing from the trace for a view, with the option that writes it; "" for nothing."""
+    """Return a text with the data that the trace lacks for a view, and the option that writes it;
+    "" if nothing is missing.
+    """
     lacking, option = explain_empty_view(view, contents, names), view.needs.partition("; ")[2]
     return f"{lacking}; {option}" if lacking and option else lacking
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> str:
-    """Format the result of :func:`find_views_for_trace`: first views by menu, or all of them."""
+    """Return the result of :func:`find_views_for_trace` as text: the first views by menu, or all."""
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)
     widths = [len(fit.path) for fit in (*listed, *(empty if everything else ()))]
@@ -103,8 +105,8 @@ def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = Fals
 
 
 def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
-    """Return the views at the beginning of a listing: the first view of each menu that shows something of the
-    trace, then the second ones, until there are enough; then views in no menu.
+    """Return the views for the start of a list: the first view with data of each menu, then the
+    second ones, until there are enough; then views outside the menus.
     """
     by_path = {fit.path: fit for fit in shown}
     menus = [
@@ -116,8 +118,8 @@ def _choose_listed_views(shown: Iterable[ViewFit]) -> list[ViewFit]:
 
 
 def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
-    """Return title of a menu -> its views in its order, each in the first menu that has it; last
-    the views that no menu has.
+    """Return title of a menu -> its views in order. A view is in the first menu that has it. Views
+    in no menu come last.
     """
     by_path = {fit.path: fit for fit in fits}
     groups = {}
@@ -128,9 +130,9 @@ def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
 
 
 def copy_views(target: Path, trace: Path | None = None, everything: bool = False) -> list[str]:
-    """Write the core views into a folder, which is created, all or none; return their paths.
+    """Write the core views to a folder, all or none, and return their paths. The folder is created.
 
-    trace, everything: see :func:`make_views`.
+    trace, everything: as in :func:`make_views`.
     """
     texts = make_views(trace, everything)
     write_complete_files({target / path: text for path, text in texts.items()})
@@ -140,9 +142,10 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 def make_views(trace: Path | None = None, everything: bool = False) -> dict[str, str]:
     """Return path -> text of the core views.
 
-    trace: the trace to adapt them to. Long lists of event types are reduced to those it has, because Paraver
-    compares every event with each type of a list; tables have only rows that show something; windows open as
-    high as their rows need. everything: also write the views in `extra/`.
+    trace: the trace to which they are adapted. Long lists of event types are reduced to those in
+    the trace, because Paraver compares every event with each type in a list. Tables have only rows
+    with data, and windows are as high as their rows need. everything: also return the views in
+    `extra/`.
     """
     views = [view for view in load_views().views if everything or view.is_core]
     rows: dict[str, int] = {}
@@ -155,7 +158,9 @@ def make_views(trace: Path | None = None, everything: bool = False) -> dict[str,
 
 
 def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
-    """Return views; those that open others open all that show something of a trace."""
+    """Return the views. Workspaces (views that open others) are reduced to views with data in the
+    trace.
+    """
     fits = {fit.path for fit in find_views_for_trace(trace) if not fit.lacking}
     by_path = {view.path: view.cfg for view in views}
     fitted = []
@@ -167,9 +172,7 @@ def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Make a view with planes of kernels open on the most interesting kernel; return it. Other views are
-    unchanged.
-    """
+    """Return a view. If it has planes of kernels, it opens with the most interesting kernel."""
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
         return cfg
@@ -183,7 +186,7 @@ def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
 
 
 def _count_rows_by_level(trace: Path) -> dict[str, int]:
-    """Return level -> number of its rows, from the .row beside a trace; empty without one."""
+    """Return level -> number of its rows, from the .row beside a trace; empty without a .row."""
     names = name_beside(trace, ".row")
     if not names.is_file():
         return {}
@@ -195,8 +198,9 @@ def _count_rows_by_level(trace: Path) -> dict[str, int]:
 
 
 class Workspace(Struct, frozen=True):
-    """Views that Paraver offers for traces with one of some event types, or states, as in
-    `workspaces.xml`."""
+    """Views that Paraver offers for traces with certain event types or states, as in
+    `workspaces.xml`.
+    """
 
     #: Name in the menu.
     name: str
@@ -209,14 +213,14 @@ class Workspace(Struct, frozen=True):
 
 
 def find_paraver_folder() -> Path:
-    """Return the folder in which Paraver keeps a user's files."""
+    """Return Paraver's folder for a user's files."""
     return Path.home() / ".paraver"
 
 
 def install_views(trace: Path | None = None, everything: bool = False) -> tuple[Path, int, int]:
-    """Write the views and make Paraver offer those that show something of the trace, or without a trace,
-    those that do for nearly every trace; return their folder, and how many are offered in how many menus. For
-    arguments, see :func:`copy_views`.
+    """Write the views and let Paraver offer those with data in the trace; without a trace, those
+    with data in nearly every trace. Return their folder, and the numbers of offered views and
+    menus. Arguments are as in :func:`copy_views`.
     """
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
@@ -233,10 +237,10 @@ def install_views(trace: Path | None = None, everything: bool = False) -> tuple[
 def write_view(
     name: str, span: tuple[int, int] | None, folder: Path | None, trace: Path | None
 ) -> Path:
-    """Write one view with its windows set to a time of the trace (ns), and return its path.
+    """Write one view with its windows set to a time span of the trace (ns), and return its path.
 
-    name: of the file, with or without its folder and ending. folder: destination, None for Paraver's. trace:
-    its trace. Raise UsageError for an unknown view.
+    name: of the file, with or without folder and ending. folder: destination, None for Paraver's
+    folder. trace: its trace. Raise UsageError for an unknown view.
     """
     by_name = {PurePosixPath(view.path).stem: view for view in load_views().views}
     wanted = PurePosixPath(name).name.removesuffix(".cfg")
@@ -252,14 +256,16 @@ def write_view(
 
 
 def make_view(path: str, span: tuple[int, int] | None, trace: Path | None) -> str:
-    """Return the text of one view, by its path, its windows set to a time of the trace (ns)."""
+    """Return the text of one view, given by its path, with its windows set to a time span of the
+    trace (ns).
+    """
     [view] = (one for one in load_views().views if one.path == path)
     return format_cfg(choose_plane(view.cfg, trace), span=span)
 
 
 def _list_workspaces(folder: Path, offered: Collection[str]) -> list[Workspace]:
-    """Return a workspace for each menu, with its offered views in a folder. Paraver shows it for traces with
-    an event type for which one of the menu's views shows something.
+    """Return a workspace for each menu, with its offered views in a folder. Paraver shows a
+    workspace for traces with an event type for which one of its views has data.
     """
     titles = {view.path: view.title for view in load_views().views}
     spaces = []
@@ -275,7 +281,7 @@ def _encode_type(code: int) -> str:
 
 
 def _read_workspaces(path: Path) -> list[Workspace]:
-    """Return the workspaces that a user has. Raise Nsys2prvError if they cannot be read, for
+    """Return the user's existing workspaces. Raise Nsys2prvError if they cannot be read, because
     they would be lost.
     """
     if not path.exists():
@@ -307,7 +313,7 @@ def _read_workspace(item: ElementTree.Element) -> Workspace:
 
 
 class TraceContents:
-    """Contents of a .prv or .prv.gz, in total and for each of its rows. Raises Nsys2prvError, in one line,
+    """Contents of a .prv or .prv.gz, in total and for each row. Raises Nsys2prvError, in one line,
     for other files.
     """
 
@@ -335,18 +341,18 @@ class TraceContents:
 
     @property
     def whole(self) -> Contents:
-        """All contents."""
+        """Contents of the whole trace."""
         return self._group_contents(np.zeros_like(self._tasks), 1)[0]
 
     @property
     def firsts(self) -> list[int]:
-        """The first thread of each thread's task."""
+        """For each thread, the first thread of its task."""
         return np.searchsorted(self._tasks, self._tasks).tolist()
 
     @property
     def rows(self) -> dict[str, list[Contents]]:
-        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order. Lines count for every
-        row.
+        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order.
+        Communication lines count for every row.
         """
         threads = len(self._tasks)
         return {
@@ -355,7 +361,7 @@ class TraceContents:
         }
 
     def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
-        """Return the contents of each group of rows. groups: that of each row."""
+        """Return the contents of each group of rows. groups: group of each row."""
         trace, group = self._trace, groups[self._trace.rows]
         pairs, states = ([set() for _ in range(count)] for _ in range(2))
         events, is_state = np.flatnonzero(trace.kinds == check.EVENTS), trace.kinds == check.STATES

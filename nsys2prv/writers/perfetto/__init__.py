@@ -1,20 +1,21 @@
-"""Write traces for Perfetto (https://perfetto.dev): a .pftrace, packets of the protobuf message `Trace`.
+"""Write traces for Perfetto (https://perfetto.dev): a .pftrace, which consists of packets of the
+protobuf message `Trace`.
 
-Input: the content of a trace and the records of its windows. Output: one file: descriptors of processes, rows
-and counters, then the packets of each window. :mod:`messages` encodes messages, and numbers and writes all
-names.
+Input: the content of a trace and the records of its windows. Output: one file with descriptors of
+processes, rows and counters, then the packets of each window. :mod:`messages` encodes messages, and
+numbers and writes all names.
 
-A Perfetto process is a task of the trace, with Paraver's number. A host thread has a track for each layout of
-its events, a GPU's stream one for all of its work. Layouts with possibly overlapping ranges use several
-tracks only if `table/overlaps.py` has moved the overlapping ranges to lanes: tracks of the same name, which
-Perfetto draws as one. Arrows (flows) lead from the call that launched work to the work, from the call that
-sends a message to the call that ends its receive, and from the last rank of a collective to the ranks that
-waited for it. The wait is a slice within the collective's.
+A Perfetto process is a task of the trace, with Paraver's number. A host thread has a track for each
+layout of its events; a GPU stream has one track for all its work. If ranges may overlap,
+`table/overlaps.py` has moved them to lanes, which are tracks of the same name; Perfetto draws these
+as one. Arrows (flows) lead from a launching call to its work, from the call that sends a message to
+the call that ends its receive, and from the last rank of a collective to the ranks that waited for
+it. The wait is a slice within the collective's slice.
 
-Arrows of calls are events of Chrome's older form, which Perfetto binds to the open slice on their track. It
-accepts them only on a thread's own track, so these calls use that one. Slices of GPU work are connected by
-points within them. Collectives have the arrow at their begin and their end (message LegacyEvent of
-protos/perfetto/trace/track_event/track_event.proto).
+Arrows of calls are events of Chrome's older form, which Perfetto binds to the open slice on their
+track. It accepts them only on a thread's own track, so these calls use that track. Slices of GPU
+work are connected by points within them. Collectives have the arrow at their start and end (message
+LegacyEvent of protos/perfetto/trace/track_event/track_event.proto).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class PerfettoWriter(Struct, dict=True):
-    """Writes the .pftrace, and no other files."""
+    """Writer of .pftrace files."""
 
     unit: ClassVar[str] = "packets"
     draws_launches: ClassVar[bool] = True
@@ -132,7 +133,7 @@ class PerfettoWriter(Struct, dict=True):
     has_launches: bool = False
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return the clock, the processes, rows and counters, and all names."""
+        """Return packets with the clock, processes, rows, counters, and all names."""
         tree, layouts = content.model.tree, load_catalogue().layouts
         self.field_masks = content.layouts
         rows_of_tasks = [len(task.threads) for task in tree.tasks]
@@ -161,8 +162,8 @@ class PerfettoWriter(Struct, dict=True):
         return b"".join((clock, *rows, *counters, *write_names(content)))
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the packets of a window. At equal times ends are first, then begins, outer ones first.
-        Perfetto sorts packets by time.
+        """Return the packets of a window. At equal times, ends come first, then starts with outer
+        ones first. Perfetto sorts packets by time.
         """
         tables, repeated = read_samples(window.samples, self.metrics)
         packets = [
@@ -180,21 +181,21 @@ class PerfettoWriter(Struct, dict=True):
         return WindowBytes([*map(self._describe_band, tracks.tolist()), *pieces], count, repeated)
 
     def end(self, content: TraceContent, trace: Path) -> None:
-        """Write nothing: all is in the trace."""
+        """Do nothing, because everything is in the trace."""
 
     @cached_property
     def _first_row(self) -> int:
-        """Return the id of the first row's own track, after those of processes."""
+        """Return the id of the first row's own track, after the tracks of processes."""
         return 1 + (int(self.tasks[-1]) + 1 if len(self.tasks) else 0)
 
     @cached_property
     def _first_band(self) -> int:
-        """Return the id of the first track of a layout, after those of rows."""
+        """Return the id of the first layout track, after the tracks of rows."""
         return self._first_row + len(self.tasks)
 
     @cached_property
     def _first_counter(self) -> int:
-        """Return the id of the first counter, after all of these."""
+        """Return the id of the first counter, after all other tracks."""
         return self._first_band + len(self.tasks) * len(load_numbers().titles)
 
     def _find_tracks(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -266,7 +267,7 @@ class PerfettoWriter(Struct, dict=True):
             yield _make_ends(times, self._find_tracks(ranges.layout.name, rows))
 
     def _end_alike(self, alike: AlikeRanges) -> Packets:
-        """Return the ends of ranges; arrows arrive at those of ranks that waited."""
+        """Return the packets of range ends. Arrows arrive at the ends on ranks that waited."""
         tracks, arrow = self._find_tracks(alike.layout.name, alike.column("row")), []
         if self._has_waits(alike):
             arrow = [_make_own_arrow(alike.column(COLLECTIVE_FIELD), Event.ENTERS)]
@@ -312,8 +313,8 @@ class PerfettoWriter(Struct, dict=True):
     def _encode_begins(
         self, begins: AlikeRanges, tracks: np.ndarray, leaves: bool
     ) -> tuple[list[Packets], Packets]:
-        """Return the packets of begins, and first the packets of names that only they use. leaves: whether
-        arrows lead from them to the ranks that waited for them.
+        """Return the packets of range starts, and packets with names that only they use, to be
+        written first. leaves: arrows lead from them to the ranks that waited for them.
         """
         name, rows = begins.layout.name, begins.column("row")
         numbers = load_numbers()
@@ -352,21 +353,23 @@ class PerfettoWriter(Struct, dict=True):
         return names, _make_packets(begins.begin, tracks, event)
 
     def _has_waits(self, ranges: AlikeRanges) -> bool:
-        """True if these are ranges of ranks that waited for the last one."""
+        """Return True if these are ranges of ranks that waited for the last rank."""
         return {COLLECTIVE_FIELD, WAIT_FIELD} <= self._list_fields(ranges).keys()
 
     def _is_last(self, ranges: AlikeRanges) -> bool:
-        """True if these are ranges of the last ranks."""
+        """Return True if these are ranges of ranks that arrived last."""
         fields = self._list_fields(ranges)
         return {COLLECTIVE_FIELD, TRANSFER_FIELD} <= fields.keys() and WAIT_FIELD not in fields
 
     def _list_fields(self, begins: AlikeRanges) -> dict[str, CatalogueField]:
-        """Return the fields that are written of ranges, by name."""
+        """Return name -> field for the fields of ranges that are written."""
         name = begins.layout.name
         return find_present_fields(name, begins.mask & self.field_masks[name])
 
     def _write_messages(self, lines: Sequence[Slice], number: int) -> Iterator[Packets]:
-        """Yield the arrows of messages, and of launches unless an attribute joins call and work."""
+        """Yield the arrows of messages, and of launches unless an attribute already connects call
+        and work.
+        """
         numbers, done = load_numbers(), 0
         for found in sorted(lines, key=lambda one: one.run.shape.name):
             name = found.run.shape.name
@@ -390,7 +393,7 @@ class PerfettoWriter(Struct, dict=True):
     def _write_arrows(
         self, found: Slice, layout: str, named: Sequence[Field], ids: np.ndarray
     ) -> Iterator[Packets]:
-        """Yield arrows from the calls at the beginnings of lines to the calls at their ends."""
+        """Yield arrows from the calls at the starts of lines to the calls at their ends."""
         sent, came = found.times, found.column("receive")
         # A slice is open until its end.
         ends = ("sender", sent, Event.PHASE_LEAVES), ("receiver", came - 1, Event.PHASE_ENTERS)
@@ -401,8 +404,8 @@ class PerfettoWriter(Struct, dict=True):
             yield _make_packets(np.maximum(times, sent), tracks, event)
 
     def _write_points(self, found: Slice, layout: str, named: Sequence[Field]) -> Iterator[Packets]:
-        """Yield both ends of lines as points in time, with facts about their messages: within the connected
-        ranges of the layout, otherwise on tracks of their own.
+        """Yield both ends of lines as points in time, with facts about their messages: within the
+        connected ranges of the layout, otherwise on separate tracks.
         """
         sent, came = found.times, found.column("receive")
         if layout != found.run.shape.name:
@@ -450,16 +453,16 @@ def _make_ends(times: np.ndarray, tracks: np.ndarray, *more: Field) -> Packets:
 
 
 def _make_own_arrow(ids: np.ndarray, direction: int) -> Field:
-    """Return the arrow of the slice that an event begins or ends. ids: shared by both ends of one; the trace
-    processor numbers arrows of open slices from 0, in the same space.
+    """Return the arrow field of a slice that an event starts or ends. ids: shared by both ends of
+    an arrow. The trace processor numbers arrows of open slices from 0, in the same space.
     """
     own = ids.astype(np.int64) | 1 << OWN_ARROW_BIT
     return Event.ARROW, ((Event.OWN_ARROW_ID, own), (Event.DIRECTION, direction))
 
 
 def _divide_ties(ranges: AlikeRanges) -> Iterator[tuple[AlikeRanges, bool]]:
-    """Yield the first range of each collective among these, and the others; True for the first ones. If
-    several ranks arrived last together, one has the arrows.
+    """Yield the first range of each collective with True, and the other ranges with False. If
+    several ranks arrived last together, only one of them has the arrows.
     """
     is_first = np.zeros(len(ranges.begin), bool)
     is_first[np.unique(ranges.column(COLLECTIVE_FIELD), return_index=True)[1]] = True
@@ -470,8 +473,8 @@ def _divide_ties(ranges: AlikeRanges) -> Iterator[tuple[AlikeRanges, bool]]:
 
 
 def _write_waits(ranges: AlikeRanges, tracks: np.ndarray) -> Iterator[Packets]:
-    """Yield slices of the time that ranks wait in ranges for the last one. A range that is open when the
-    trace begins may have begun earlier, so the end of its wait is not known.
+    """Yield slices for the time in which ranges wait for the last rank. A range that is open at the
+    start of the trace may have begun earlier, so the end of its wait is unknown.
     """
     begin, came = ranges.begin, ranges.begin + ranges.column(WAIT_FIELD)
     waited = np.flatnonzero((begin > 0) & (came > begin) & (came < ranges.until))
@@ -490,20 +493,20 @@ def _make_argument(name: str, values: np.ndarray, kind: int = Event.ARGUMENT_NUM
 
 
 def _make_flows(sort: int, place: np.ndarray | int, numbers: np.ndarray) -> np.ndarray:
-    """Return ids of flows of a sort, by numbers that are unique at their place."""
+    """Return flow ids for numbers that are unique at their place. sort: kind of flow."""
     within = numbers.astype(np.uint64) & np.uint64((1 << FLOW_PLACE_BIT) - 1)
     sort_bits = np.uint64(sort << FLOW_SORT_BIT)
     return within | sort_bits | np.uint64(place) << np.uint64(FLOW_PLACE_BIT)
 
 
 def _is_launched(layout: str) -> bool:
-    """True for launching calls, and for stream work."""
+    """Return True for layouts of launching calls and of stream work."""
     return layout == CALLS or list_overlap_groups().get(layout) == STREAM_GROUP
 
 
 def _find_depths(begun: Sequence[AlikeRanges], tracks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Count for each begin the other begins of the same time that must precede it on its track: those that
-    end later.
+    """Return for each start the number of other starts at the same time that must precede it on its
+    track, because they end later.
     """
     time, end = (
         np.concatenate(parts)
@@ -523,7 +526,7 @@ def _find_depths(begun: Sequence[AlikeRanges], tracks: Sequence[np.ndarray]) -> 
 def _find_parents(
     rows: Mapping[tuple[int, ObjectKey], int], count: int
 ) -> tuple[list[ObjectKey], np.ndarray]:
-    """Return the object of each row, and the row whose lane it is, or itself."""
+    """Return the object of each row, and its main row: itself, unless the row is a lane."""
     keys: list[ObjectKey] = [DeviceKey("")] * count
     parents = np.arange(count)
     for (report, key), row in rows.items():
@@ -534,13 +537,13 @@ def _find_parents(
 
 
 def describe_track(track: int, *fields: Field) -> bytes:
-    """Return the descriptor of a track, which has these fields."""
+    """Return the descriptor of a track with these fields."""
     described = (Track.UUID, track), *fields
     return encode_packet((Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described))
 
 
 def _describe_clock(begin: datetime | None) -> bytes:
-    """Return the UTC time at which the trace begins, if known."""
+    """Return the packet with the UTC time at which the trace begins, if known."""
     if begin is None:
         return b""
     times = {TRACE_CLOCK: 0, UTC_CLOCK: int(begin.timestamp()) * 1_000_000_000}

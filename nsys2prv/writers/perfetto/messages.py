@@ -1,10 +1,11 @@
-"""Encode protobuf messages, single ones as bytes and many of one form from columns of numbers; and number and
-write the names of events, arguments and categories, to which events refer.
+"""Encode protobuf messages: single messages as bytes, and many messages of the same form from
+columns of numbers. Also number and write the names of events, arguments and categories, to which
+events refer.
 
-Numbers in columns are written with as many bytes for each row as the largest needs: a varint may end in
-groups of zeros. So all messages of one form are equally long, and are assembled without looking at each.
-Names are written once, at the beginning of the file; values missing from the catalogue are named in the
-window that has them.
+A number in a column takes as many bytes in each row as the largest number needs, because a varint
+may end in groups of zeros. All messages of one form are therefore equally long, and are assembled
+without a loop over messages. Names are written once, at the start of the file. Values missing from
+the catalogue are named in the window that contains them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Column = tuple[int, int, np.ndarray]
 
 
 def encode_varint(number: int) -> bytes:
-    """Return a number from 0 up."""
+    """Return a non-negative number as a varint."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -45,12 +46,12 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_packet(*fields: Field) -> bytes:
-    """Return a packet of these fields, none of them a column."""
+    """Return a packet with these fields, none of which is a column."""
     return _lay_out([(Packet.PACKET, fields)])[0]
 
 
 def encode_rows(rows: int, *fields: Field) -> np.ndarray:
-    """Return a message of these fields for each row, of shape (rows, bytes)."""
+    """Return one message per row with these fields, shape (rows, bytes)."""
     template, columns = _lay_out(fields)
     encoded = np.empty((rows, len(template)), np.uint8)
     encoded[:] = np.frombuffer(template, np.uint8)
@@ -67,8 +68,8 @@ def encode_rows(rows: int, *fields: Field) -> np.ndarray:
 
 
 def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
-    """Return numbers with bytes that are varints of `width` bytes: groups of 7 bits, each but the last with
-    the continuation bit.
+    """Return numbers as varints of `width` bytes: groups of 7 bits, all except the last with the
+    continuation bit.
     """
     kind = np.dtype(f"u{width}").type
     numbers = values.astype(kind)
@@ -79,7 +80,7 @@ def _spread_groups(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _lay_out(fields: Iterable[Field]) -> tuple[bytes, list[_Column]]:
-    """Return the bytes of a message, with space for its columns."""
+    """Return the bytes of a message with space for its columns, and the columns."""
     template = bytearray()
     columns: list[_Column] = []
     for number, value in fields:
@@ -124,14 +125,14 @@ NAMES_AT_ONCE = 10_000
 
 
 class Packets(NamedTuple):
-    """Packets of events, each a row of bytes, and the tracks of these events."""
+    """Packets of events (a row of bytes each), and the tracks of these events."""
 
     tracks: np.ndarray
     encoded: np.ndarray
 
 
 class CatalogueNumbers(NamedTuple):
-    """Numbers of the catalogue's declarations, the same in every trace."""
+    """Numbers for the catalogue's declarations, equal in every trace."""
 
     #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
     bands: dict[str, int]
@@ -191,13 +192,13 @@ def load_numbers() -> CatalogueNumbers:
 
 
 def _name_lines(kind: str) -> str:
-    """Return the name of an end of such a line."""
+    """Return the name of an end of a line of this kind."""
     word, _, rest = kind.partition("_")
     return f"{word.upper()} {rest}".strip().replace("_", " ")
 
 
 def write_names(content: TraceContent) -> Iterator[bytes]:
-    """Yield packets with all names that events refer to."""
+    """Yield packets with all names to which events refer."""
     names, sequence = _list_names(content), BEGIN_NAMES
     while part := list(islice(names, NAMES_AT_ONCE)):
         yield _make_name_packet(part, sequence)
@@ -205,13 +206,13 @@ def write_names(content: TraceContent) -> Iterator[bytes]:
 
 
 def _make_name_packet(names: Iterable[tuple[int, int, str]], sequence: Sequence[Field]) -> bytes:
-    """Return a packet of names: table, number and text of each."""
+    """Return a packet of names. names: (table, number, text)."""
     entries = [(table, ((1, number), (2, text))) for table, number, text in names]
     return encode_packet(*sequence, (Packet.INTERNED_DATA, entries))
 
 
 def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
-    """Yield table, number and text of each name."""
+    """Yield (table, number, text) of each name."""
     numbers, catalogue = load_numbers(), load_catalogue()
     for name, number in numbers.categories.items():
         if name in content.lines or name in content.layouts:
@@ -239,7 +240,9 @@ def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
 
 
 def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[Packets]:
-    """Return a packet that names the values of a column by their numbers that the set does not list."""
+    """Return a packet that names the values in a column that the value set does not list, by their
+    numbers.
+    """
     known = [value for value, _ in values.labels]
     unknown = np.unique(column[~np.isin(column, known)])
     if not len(unknown):

@@ -1,12 +1,14 @@
-"""Represent Paraver views (.cfg files) as data: Paraver's keywords for readers and writers of views
-(``words.yaml``), the location of the package's views, and the text of a view's file, by the template
-``templates/view.cfg``. Decide whether a view shows anything of a trace, from the trace's event types, small
-values, communication tags and states; reduce it to the trace's contents; and choose the views to open first.
+"""Represent Paraver views (.cfg files) as data.
 
-Paraver does not check keywords: a function of the wrong group, an unknown statistic or a derived window
-without parents end the program. ``tools/view_catalogue.py`` makes the views of ``cfgs/catalogue``, with the
-conditions under which they show something (``tools/view_conditions.py``); ``tools/view_checks.py`` refuses
-wrong keywords. Nothing is checked here.
+This contains Paraver's keywords (``words.yaml``), the location of the package's views, and the text
+of a view's file (``templates/view.cfg``). It decides whether a view has data in a trace, from event
+types, small values, communication tags and states; reduces a view to the contents of a trace; and
+chooses the views to open first.
+
+Paraver does not check keywords: a function of the wrong group, an unknown statistic, or a derived
+window without parents ends the program. ``tools/view_catalogue.py`` makes the views in
+``cfgs/catalogue``, with the conditions under which they have data (``tools/view_conditions.py``).
+``tools/view_checks.py`` refuses wrong keywords. Nothing is checked here.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ MOST_TYPES_NAMED = 3
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
-    """A semantic function with its parameters, each a list of numbers."""
+    """A semantic function of Paraver with its parameters, each a list of numbers."""
 
     #: Paraver's name of the function.
     name: str
@@ -64,7 +66,7 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class Filter(Struct, frozen=True, omit_defaults=True):
-    """Filter of types, values or tags."""
+    """A filter of event types, values or tags."""
 
     #: `All`, `None`, `=`, `<`, ...
     condition: str
@@ -112,7 +114,7 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
 
 class Single(Window, frozen=True, tag=True):
-    """A timeline of records."""
+    """A timeline that shows records."""
 
     #: Name of a filter (`evt_type`, `tag_msg`...) -> its values.
     filters: Mapping[str, Filter] = field(default_factory=dict)
@@ -126,14 +128,14 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def guards(self) -> bool:
-        """True if it passes no event and only lists event types: Paraver loads the view if the trace has one
-        of them.
+        """Return True if the timeline passes no event and only lists event types, so that Paraver
+        loads the view if the trace has one of them.
         """
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
 class Composed(Window, frozen=True, tag=True):
-    """A timeline made of two others, given by their numbers in the view (from 1)."""
+    """A timeline computed from two others, given by their numbers in the view (from 1)."""
 
     #: Paraver's name of the operation on the parents' two values.
     operation: str = ""
@@ -144,8 +146,8 @@ class Composed(Window, frozen=True, tag=True):
 
 
 class HistogramColumns(Struct, frozen=True, omit_defaults=True):
-    """Columns of a histogram: `width` (0: Paraver's choice) from `first` to `last`, or over all values that
-    occur.
+    """Columns of a histogram: of `width` (0: Paraver chooses) from `first` to `last`, or over all
+    values that occur.
     """
 
     #: 0 for as many columns as Paraver thinks fit.
@@ -157,7 +159,7 @@ class HistogramColumns(Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(Struct, frozen=True, omit_defaults=True):
-    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`."""
+    """A table of the windows `control` (whose values are the columns), `data` and, in 3D, `planes`."""
 
     #: Title of the table.
     title: str
@@ -182,7 +184,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 
 
 class Cfg(Struct, frozen=True, omit_defaults=True):
-    """A view: its windows in order, and its table, if it is one."""
+    """A view: its windows in order, and its table, if it has one."""
 
     #: Description of the view, in lines.
     description: str
@@ -200,7 +202,7 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
-    """Condition on the contents of a trace: events that a window finds, or other conditions."""
+    """Condition for the contents of a trace: events that a window finds, or other conditions."""
 
     #: `any` or `all` of other needs, or what the window finds: event `types`, `events`, `tags` of
     #: communications, or `states`.
@@ -242,7 +244,9 @@ class View(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_core(self) -> bool:
-        """True if it has a file in the folder; the others are made when views are written."""
+        """Return True if the view has a file in the package. Other views are made when they are
+        written.
+        """
         return not self.path.startswith(f"{EXTRA}/")
 
 
@@ -271,7 +275,7 @@ def load_views() -> Views:
 
 
 def find_views_folder() -> Path:
-    """Return the folder of the views: inside the installed package, or next to it in a checkout."""
+    """Return the folder of the views, in the installed package or next to it in a checkout."""
     package = Path(__file__).parents[3]
     for candidate in (package / "cfgs", package.parent / "cfgs"):
         if candidate.is_dir():
@@ -282,8 +286,8 @@ def find_views_folder() -> Path:
 
 
 def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None) -> str:
-    """Return the command that opens a trace in Paraver with a view. span: begin and end (ns) of the
-    time that it shows.
+    """Return the command that opens a trace in Paraver with a view. span: start and end (ns) of the
+    time to show.
     """
     time = ""
     if span:
@@ -293,13 +297,15 @@ def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None
 
 
 def list_core_views() -> list[str]:
-    """Return every view of the core, as a path below that folder."""
+    """Return the paths of all core views, relative to this folder."""
     root = find_views_folder()
     return sorted(str(path.relative_to(root)) for path in root.rglob(f"*{VIEW_SUFFIX}"))
 
 
 def list_views(everything: bool) -> list[str]:
-    """Return the views of the core, or all, as paths below the folder that they are written to."""
+    """Return the paths of the core views, or of all views, relative to the folder to which they are
+    written.
+    """
     extra = (view.path for view in load_views().views if not view.is_core) if everything else ()
     return [*list_core_views(), *sorted(extra)]
 
@@ -309,8 +315,8 @@ def format_cfg(
 ) -> str:
     """Return the text of a view's file.
 
-    rows: level -> number of its rows in the trace of the file. Windows are then as high as these need, and at
-    most as the screen. span: begin and end (ns of the trace) of the time that the view shows; None for the
+    rows: level -> number of its rows in the trace. Windows are then as high as these rows need,
+    limited by the screen. span: start and end (ns of the trace) of the time to show; None for the
     whole trace.
     """
     windows = []
@@ -352,7 +358,7 @@ def combine_cfgs(description: str, cfgs: Iterable[Cfg]) -> Cfg:
 
 @cache
 def load_environment() -> Environment:
-    """Return the templates of files of Paraver."""
+    """Return the templates for Paraver's files."""
     environment = load_templates(f"{__package__}.templates", keep_trailing_newline=True)
     environment.globals |= {
         "all_looks": LOOKS,
@@ -373,7 +379,7 @@ def load_environment() -> Environment:
 
 
 def _name_functions(window: Window, usual: Mapping[str, str]) -> dict[str, str]:
-    """Return the function of each place that has a usual one."""
+    """Return the function for each place that normally has one."""
     return {
         place: window.functions[place].name if place in window.functions else function
         for place, function in usual.items()
@@ -406,8 +412,8 @@ def make_contents(types: Iterable[int]) -> Contents:
 
 
 def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) -> str:
-    """Explain what is missing from the trace for a view, or return "" if it shows something. names: event
-    type -> name.
+    """Return text that explains which data the trace lacks for a view; "" if the view has data.
+    names: event type -> name.
     """
     reasons = (_explain_need(one, view.cfg.windows, trace, names) for one in view.conditions)
     return "; ".join(dict.fromkeys(filter(None, next(filter(None, reasons), []))))
@@ -416,7 +422,7 @@ def explain_empty_view(view: View, trace: Contents, names: Mapping[int, str]) ->
 def _explain_need(
     need: Need, windows: Sequence[Window], trace: Contents, names: Mapping[int, str]
 ) -> list[str]:
-    """Explain why a trace does not meet a condition, or return [] if it does."""
+    """Return the reasons why a trace does not meet a condition; [] if it does."""
     if need.kind in ("any", "all"):
         reasons = [_explain_need(one, windows, trace, names) for one in need.needs]
         return [*chain(*reasons)] if need.kind == "all" or all(reasons) else []
@@ -452,8 +458,8 @@ def _explain_events(window: Single, trace: Contents, names: Mapping[int, str]) -
 
 
 def narrow_types(view: View, present: Collection[int]) -> View:
-    """Return the view with long lists of event types reduced to those present; a list without any present
-    type is kept.
+    """Return the view with long lists of event types reduced to those in the trace. Lists without
+    any such type do not change.
     """
     windows = tuple(_narrow_window(window, present) for window in view.cfg.windows)
     return replace(view, cfg=replace(view.cfg, windows=windows))
@@ -470,12 +476,12 @@ def _narrow_window(window: Window, present: Collection[int]) -> Window:
 def remove_empty_rows(
     view: View, rows: Mapping[str, Sequence[Contents]], firsts: Sequence[int]
 ) -> View:
-    """Limit the view's table to rows that show something.
+    """Limit the view's table to rows with data.
 
-    rows: level -> contents of each of its rows. firsts: the first thread (from 0) of each thread's task,
-    which is kept with it because its name contains the rank and those of streams do not. A table is unchanged
-    if its columns are given and include more than names of the view's own, or if one of its windows covers
-    more than one row.
+    rows: level -> contents of each of its rows. firsts: for each thread, the first thread (from 0)
+    of its task. That row is kept, too, because its name contains the rank, and names of streams do
+    not. A table does not change if its columns are given and include more than the view's own
+    names, or if one of its windows covers more than one row.
     """
     cfg, table = view.cfg, view.cfg.histogram
     if table is None or table.zero or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS:
@@ -500,7 +506,7 @@ def remove_empty_rows(
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
-    """Return lists of event values; a window shows only values that are in all of them."""
+    """Return lists of event values. A window shows only values that are in all lists."""
     values = window.filters.get("evt_value", PASS_ALL)
     function = window.functions.get("compose_thread", Function("As Is"))
     return [
@@ -510,7 +516,7 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
 
 
 def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
-    """Return the numbers that pass a filter of Paraver's."""
+    """Return the numbers that pass a Paraver filter."""
     values = condition.values
     match condition.condition:
         case "All":
@@ -525,7 +531,7 @@ def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
 
 
 def _name_types(types: Filter, names: Mapping[int, str]) -> str:
-    """Return the types of a window by name; of a range its ends."""
+    """Return the event types of a window as names; for a range, its ends."""
     if not types.values:
         return "events"
     numbers = [int(code) for code in types.values]
@@ -546,9 +552,10 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def choose_first_views(types: Collection[int]) -> dict[str, str]:
-    """Return up to five views worth opening first on a trace with these event types, and with lines of any
-    kind, each with a one-sentence description; if the catalogue names none for them, timelines of the types
-    themselves.
+    """Return up to five views that are worth opening first -> one-sentence description.
+
+    types: event types in the trace; lines of any kind are assumed. If the catalogue names no views
+    for these, return timelines of the types themselves.
     """
     contents, by_path = make_contents(types), {view.path: view for view in load_views().views}
     for paths in load_views().first:
