@@ -40,7 +40,13 @@ from nsys2prv.replay.thresholds import (
     TIMES_USUAL,
     TOGETHER,
 )
-from nsys2prv.replay.unit_graph import UnitGraph, build_unit_graph, finish_graph, make_core_graph
+from nsys2prv.replay.unit_graph import (
+    Events,
+    UnitGraph,
+    build_unit_graph,
+    finish_graph,
+    make_core_graph,
+)
 from nsys2prv.table.event_reader import NO_UNIT, EventReader
 
 #: Processes that transfer, and their hosts.
@@ -121,9 +127,8 @@ def join_units(
     devices = task_of.astype(np.int64) * DEVICES + device_of
     columns, bounds = Columns(), [0]
     long: list[tuple[np.ndarray, np.ndarray]] = []
-    frames: dict[str, list[pl.DataFrame]] = {
-        name: [] for name in ("kernels", "mpi", "copies", "groups")
-    }
+    events: list[tuple[Events, ...]] = []
+    groups: list[pl.DataFrame] = []
     idle_nodes = []
     handoffs = list_joining_handoffs(reader)
     if helpers := _list_helpers(reader, handoffs):
@@ -131,18 +136,19 @@ def join_units(
         units = chain(units, [build_unit_graph(reader, NO_UNIT, labels, handoffs)])
     for unit in units:
         first = bounds[-1]
-        groups = sum(frame.height for frame in frames["groups"])
-        _append_unit(columns, unit, first, groups)
+        _append_unit(columns, unit, first, sum(frame.height for frame in groups))
         bounds.append(len(columns.view("row")))
         long.append((first + unit.long[0], unit.long[1]))
         idle_nodes.append(unit.idle_nodes + first)
-        moments = pl.col("node_begin", "node_end") + 2 * first
-        frames["kernels"].append(unit.kernels.with_columns(moments))
-        frames["mpi"].append(unit.mpi.with_columns(moments))
-        frames["copies"].append(unit.copies.with_columns(pl.col("edge") + first))
-        frames["groups"].append(unit.groups)
+        for own in (unit.kernels, unit.mpi):
+            own["node_begin"] += 2 * first
+            own["node_end"] += 2 * first
+        unit.copies["edge"] += first
+        events.append((unit.kernels, unit.mpi, unit.copies))
+        groups.append(unit.groups)
     return_freed_memory()
-    kernels, calls, copies, groups = map(pl.concat, frames.values())
+    kernels, calls, copies = map(_concatenate, zip(*events, strict=True))
+    del events
     calls = calls.with_columns(task=pl.Series(task_of[calls["thread"].to_numpy()]))
     tasks = reader.rows.threads.select("task", "node").unique("task").sort("task")
     hosts = tasks["node"].to_list()
@@ -178,7 +184,7 @@ def join_units(
     count = len(columns.view("target"))
     graph = finish_graph(
         columns, ordered, count - joining.height, joining["channel"].to_numpy(),
-        joining["size"].to_numpy(), task_of, groups,
+        joining["size"].to_numpy(), task_of, pl.concat(groups),
         bounds,
     )  # fmt: skip
     return_freed_memory()
@@ -229,6 +235,11 @@ def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]
     rows = rows[reader.rows.units[rows] == NO_UNIT]
     first = int(reader.rows.get_column("task").max(initial=0))
     return {row: first + number for number, row in enumerate(rows.tolist())}
+
+
+def _concatenate(parts: Sequence[Events]) -> pl.DataFrame:
+    """Return the events of all units."""
+    return pl.DataFrame({name: np.concatenate([one[name] for one in parts]) for name in parts[0]})
 
 
 def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> None:

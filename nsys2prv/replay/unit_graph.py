@@ -65,6 +65,10 @@ OF_TIMES = 0.1
 LITTLE = 0.05
 
 
+#: Columns of events by name, int64 unless they are masks.
+Events = dict[str, np.ndarray]
+
+
 class UnitGraph(Struct):
     """Moments and dependencies of one unit, and its events for the job's graph."""
 
@@ -76,10 +80,10 @@ class UnitGraph(Struct):
     groups: pl.DataFrame
     #: NCCL kernels and graphs traced as a whole, and MPI calls and hand-offs: `thread`, `begin`,
     #: `end`, `node_begin`, `node_end` (moments), `name`, and of kernels `bytes` and `is_graph`.
-    kernels: pl.DataFrame
-    mpi: pl.DataFrame
-    #: Copies: `edge` (node), `bytes`, `source`, `destination` (kinds of memory).
-    copies: pl.DataFrame
+    kernels: Events
+    mpi: Events
+    #: Copies by `edge` (node): `bytes`, `source`, `destination` (kinds of memory).
+    copies: Events
     #: Nodes of calls that only look whether something is done.
     idle_nodes: np.ndarray
 
@@ -125,12 +129,10 @@ def build_unit_graph(
         np.flatnonzero, (operations.kind == Kind.NCCL, is_copy, calls.meets, does & POLLS)
     )
     kernels = _list_events(operations, operations.stream, of_nccl)
-    kernels = kernels.hstack(
-        [pl.Series(name, getattr(operations, name)[of_nccl]) for name in ("bytes", "is_graph")]
-    )
+    kernels |= {name: getattr(operations, name)[of_nccl] for name in ("bytes", "is_graph")}
     mpi = _list_events(calls, calls.thread, of_mpi)
     names = ("bytes", "source", "destination")
-    copies = pl.DataFrame({name: getattr(operations, name)[of_copies] for name in names})
+    copies = {name: getattr(operations, name)[of_copies].astype(np.int64) for name in names}
     (long_operations, lengths), (long_calls, more) = map(_find_long, (operations, calls))
     lengths = np.append(lengths, more)
     of_calls = (
@@ -161,9 +163,11 @@ def build_unit_graph(
 
     lasts = make_durations(columns.view("lasts"), find_lengths)
     idle_nodes = nodes_of_calls[np.append(polls, calls_end + polls)]
-    kernels = _place_events(kernels, nodes_of, of_nccl)
-    mpi = _place_events(mpi, nodes_of_calls, of_mpi)
-    copies = copies.lazy().with_columns(edge=pl.Series(nodes_of[of_copies]))
+    kernels |= _find_moments(nodes_of, of_nccl)
+    mpi |= _find_moments(nodes_of_calls, of_mpi)
+    edge = nodes_of[of_copies].astype(np.int64)
+    by_edge = np.argsort(edge)
+    copies = {name: column[by_edge] for name, column in {**copies, "edge": edge}.items()}
     del nodes_of, nodes_of_calls
     groups = mark_clear(columns, lasts, np.append(task_of - 1, np.int32(-1)))
     return UnitGraph(
@@ -172,7 +176,7 @@ def build_unit_graph(
         groups,
         kernels,
         mpi,
-        copies.cast(pl.Int64).sort("edge").collect(),
+        copies,
         idle_nodes[idle_nodes >= 0],
     )
 
@@ -184,36 +188,39 @@ def _find_long(events: Operations | Calls) -> tuple[np.ndarray, np.ndarray]:
     return long, lasts[long]
 
 
-def _list_events(events: Operations | Calls, thread: np.ndarray, rows: np.ndarray) -> pl.DataFrame:
+def _list_events(events: Operations | Calls, thread: np.ndarray, rows: np.ndarray) -> Events:
     """Return thread, begin, end and name of some operations or calls."""
     columns = {"thread": thread, "begin": events.begin, "end": events.end, "name": events.name}
-    return pl.DataFrame({name: column[rows].astype(np.int64) for name, column in columns.items()})
+    return {name: column[rows].astype(np.int64) for name, column in columns.items()}
 
 
-def _place_events(events: pl.DataFrame, nodes: np.ndarray, rows: np.ndarray) -> pl.DataFrame:
-    """Add moments to some events: node_begin, node_end. nodes: of the begins of all, then of their ends."""
-    moments = {"node_begin": nodes[rows], "node_end": nodes[len(nodes) // 2 + rows]}
-    return events.hstack(
-        [pl.Series(name, 2 * column.astype(np.int64)) for name, column in moments.items()]
-    )
+def _find_moments(nodes: np.ndarray, rows: np.ndarray) -> Events:
+    """Return the moments of some events: node_begin, node_end. nodes: of the begins of all, then of their ends."""
+    places = {"node_begin": rows, "node_end": len(nodes) // 2 + rows}
+    return {name: 2 * nodes[place].astype(np.int64) for name, place in places.items()}
 
 
 def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.DataFrame:
     """Group the edges of a unit with typical weights to be estimated, and mark those that show their latency.
-    Return `kind`, `process`, `key` of each group with `count` and `usual`, the median of these (ns). lasts:
-    of nodes.
+    Return `kind`, `process`, `key` of each group with the `count` of these and `usual`, their median (ns, NaN
+    of none). lasts: of nodes.
     """
     columns["marks"] = bytearray(len(columns["kind"]))
     time, row, typical, marks = map(columns.view, ("time", "row", "typical", "marks"))
     kinds = np.append(columns.view("kind"), columns.view("work"))
     graph = make_core_graph(columns, kinds, len(marks), np.zeros(0, np.int32))
-    found = core.group_latencies(graph, time, lasts.columns, processes[row], CLEAR, typical, marks)
-    groups = pl.DataFrame(found, dict.fromkeys(("kind", "process", "key"), pl.Int64), orient="row")
-    cases = list_cases(np.flatnonzero(marks), columns, Times(time, lasts))
-    medians = cases.lazy().group_by("group").agg(count=pl.len(), usual=pl.col("gap").median())
-    numbered = groups.lazy().with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
-    joined = numbered.join(medians, on="group", how="left", maintain_order="left")
-    return joined.drop("group").collect()
+    given = graph, time, lasts.columns, processes[row], CLEAR, typical, marks
+    numbers, counts, medians = core.group_latencies(*given)
+    group = np.frombuffer(numbers, np.int64)
+    return pl.DataFrame(
+        {
+            "kind": group >> 56,
+            "process": group >> 32 & 0xFFFFFF,
+            "key": group.astype(np.int32).astype(np.int64),
+            "count": np.frombuffer(counts, np.int64),
+            "usual": np.frombuffer(medians, np.float64),
+        }
+    )
 
 
 def make_core_graph(
