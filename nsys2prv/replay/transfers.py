@@ -80,17 +80,19 @@ class Beside(Struct, frozen=True):
 
 
 class _Device(Struct, frozen=True):
-    """Kernels of a device in the span, by row and time, and the spans of NCCL kernels on it."""
+    """Kernels of a device in the span, by row and time, and the NCCL kernels on it."""
 
-    #: As in JobGraph.devices.
-    number: int
     #: Edges of kernels, and their rows, names, begins and durations (ns).
     edges: np.ndarray
     row: np.ndarray
     name: np.ndarray
     begin: np.ndarray
     lasts: np.ndarray
+    #: The time of NCCL kernels; edges of transfers between ranks in the span, their ends and durations (ns).
     nccl: Spans
+    transfers: np.ndarray
+    end: np.ndarray
+    takes: np.ndarray
 
     def share(self, covered: Spans) -> np.ndarray:
         """Return the share of the time of each kernel that is covered."""
@@ -102,18 +104,31 @@ class _Device(Struct, frozen=True):
 def _list_devices(replay: Replay) -> Iterator[_Device]:
     """Yield the devices with kernels and NCCL kernels in the span."""
     graph, edges, job = replay.graph, replay.edges, replay.job
-    rows = replay.select(GPU)
-    row = graph.row[graph.find_nodes(rows)]
-    device = job.devices[row]
+    kernels, transfers = replay.select(GPU), replay.select((Kind.NCCL,))
+    transfers = transfers[edges.key[transfers] > 0]
+    # Rows of the trace by their devices.
+    known, number = np.unique(job.devices, return_inverse=True)
+    place = np.argsort(np.argsort(number, kind="stable"))
+    parts = []
+    for some in (kernels, transfers):
+        row = graph.row[graph.find_nodes(some)]
+        order = np.argsort(
+            place.astype(np.uint16 if len(place) < 1 << 16 else int)[row], kind="stable"
+        )
+        bounds = np.searchsorted(number[row[order]], np.arange(len(known) + 1))
+        parts.append((some[order], row[order], bounds))
+    (kernels, row, first), (transfers, _, begins) = parts
     spans = job.spans.filter((pl.col("end") > replay.begin) & (pl.col("begin") < replay.end))
     for (found,), nccl in spans.group_by("device", maintain_order=True):
-        number = int(str(found))
-        own = np.flatnonzero(device == number)
-        own = own[np.argsort(row[own], kind="stable")]
-        some = rows[own]
+        device = int(np.searchsorted(known, int(str(found))))
+        own, moves = (slice(each[device], each[device + 1]) for each in (first, begins))
+        some, moved = kernels[own], transfers[moves]
         begin, lasts = graph.time[edges.source[some]], graph.weight[some]
         covered = merge_spans(nccl["begin"].to_numpy(), nccl["end"].to_numpy())
-        yield _Device(number, some, row[own], edges.key[some], begin, lasts, covered)
+        yield _Device(
+            some, row[own], edges.key[some], begin, lasts, covered,
+            moved, graph.time[edges.target[moved]], graph.weight[moved],
+        )  # fmt: skip
 
 
 def find_beside(replay: Replay) -> Beside:
@@ -126,20 +141,22 @@ def find_beside(replay: Replay) -> Beside:
 
 def _measure_beside(replay: Replay) -> Beside:
     """Return how much longer kernels of the span run while they overlap with NCCL kernels."""
-    parts = [pl.DataFrame(schema=_KERNELS)]
-    places = [pl.DataFrame(schema=_PLACES)]
-    transfers = _list_transfers(replay)
+    parts = [[np.zeros(0, np.int64)] * len(_KERNELS)]
+    places, cases = [pl.DataFrame(schema=_PLACES)], []
     for device in _list_devices(replay):
         share = device.share(device.nccl)
         if not (some := np.flatnonzero(share > 0)).size:
             continue
-        own = transfers.filter(device=device.number)
-        end, lasts = (own[name].to_numpy() for name in ("end", "lasts"))
-        moving = device.share(merge_spans(end - lasts, end))
+        moving = device.share(merge_spans(device.end - device.takes, device.end))
         columns = (device.edges, device.name, device.lasts, share, moving)
-        parts.append(pl.DataFrame([one[some] for one in columns], _KERNELS))
-        places.append(_compare_places(device, share))
-    kernels, every = pl.concat(parts), pl.concat(places)
+        parts.append([one[some] for one in columns])
+        cases.append(_list_cases(device, share, len(parts)))
+        if sum(len(place) for place, *_ in cases) >= MOST_CASES:
+            places.append(_compare_places(cases))
+            cases = []
+    places += [_compare_places(cases)] if cases else []
+    kernels = pl.DataFrame([*map(np.concatenate, zip(*parts, strict=True))], _KERNELS)
+    every = pl.concat(places)
     pooled = _pool(every, "name")
     certain = pl.col("longer") > pl.max_horizontal(CERTAIN_ERRORS * pl.col("error"), LEAST_LONGER)
     slowed = every.join(pooled.filter(certain), on="name", how="semi")
@@ -159,26 +176,23 @@ def _measure_beside(replay: Replay) -> Beside:
     return Beside(edges, alone, still, slowed, float(np.exp(whole)))
 
 
-def _list_transfers(replay: Replay) -> pl.DataFrame:
-    """Return the transfers of NCCL between ranks: `edge`, `device`, `end` and how long each `lasts` (ns)."""
-    graph, edges = replay.graph, replay.edges
-    rows = replay.select((Kind.NCCL,))
-    rows = rows[edges.key[rows] > 0]
-    device = replay.job.devices[graph.row[graph.find_nodes(rows)]]
-    end, lasts = graph.time[edges.target[rows]], graph.weight[rows]
-    return pl.DataFrame({"edge": rows, "device": device, "end": end, "lasts": lasts})
-
-
-def _compare_places(device: _Device, share: np.ndarray) -> pl.DataFrame:
-    """Return the durations of kernels at equal places of the program by their overlap with NCCL, if it varies
-    (_PLACES).
+def _list_cases(device: _Device, share: np.ndarray, number: int) -> tuple[np.ndarray, ...]:
+    """Return kernels of a device: their place in the program, name, share of overlap, and duration (a logarithm).
+    number: of the device.
     """
     row, name, time = (column[:MOST_CASES] for column in (device.row, device.name, device.lasts))
-    mixed = np.zeros(len(row), np.int64)
+    mixed = np.full(len(row), number)
     for by in range(-NEIGHBOURS, NEIGHBOURS + 1):
         mixed = mixed * 1_000_003 + np.where(np.roll(row, by) == row, np.roll(name, by), -1)
-    logs = np.log(np.maximum(time, 1))
-    cases = pl.LazyFrame({"place": mixed, "name": name, "share": share[:MOST_CASES], "lasts": logs})
+    return mixed, name, share[:MOST_CASES], np.log(np.maximum(time, 1))
+
+
+def _compare_places(cases: Sequence[tuple[np.ndarray, ...]]) -> pl.DataFrame:
+    """Return the durations of kernels at equal places of the program by their overlap with NCCL, if it varies
+    (_PLACES). cases: of each device.
+    """
+    columns = map(np.concatenate, zip(*cases, strict=True))
+    cases = pl.LazyFrame(dict(zip(("place", "name", "share", "lasts"), columns, strict=True)))
     lasts, of = pl.col("lasts"), pl.col("share")
     varies = (of.max() - of.min() > 1 - MOSTLY) & (pl.len() >= FEWEST_NAMED)
     cases = cases.filter(varies.over("place"))
@@ -224,18 +238,18 @@ def overlap_transfers(replay: Replay) -> Changes:
     """Overlap exposed NCCL transfers with the kernels before them: each piece starts as soon as one of these
     is done. The last piece stays exposed, and overlapped kernels slow down.
     """
-    transfers, ratio = _list_transfers(replay), find_beside(replay).ratio
-    owned = ((one, transfers.filter(device=one.number)) for one in _list_devices(replay))
-    return [_hide(one, own, ratio) for one, own in owned if own.height]
+    ratio = find_beside(replay).ratio
+    return [_hide(one, ratio) for one in _list_devices(replay) if len(one.transfers)]
 
 
-def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+def _hide(device: _Device, ratio: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the transfers of a device, and the time of each that kernels cannot hide. ratio: the factor by
     which kernels run longer alongside NCCL.
     """
     # A kernel of NCCL ends with the longest of its transfers.
-    each = own.lazy().group_by("end").agg(pl.col("lasts").max()).sort("end").collect()
-    lasts, end = each["lasts"].to_numpy(), each["end"].to_numpy()
+    end, kernel = np.unique(device.end, return_inverse=True)
+    lasts = np.zeros(len(end), np.int64)
+    np.maximum.at(lasts, kernel, device.takes)
     order = np.argsort(device.begin, kind="stable")
     alone = order[device.share(device.nccl)[order] < 1 - MOSTLY]
     begins = device.begin[alone]
@@ -245,14 +259,12 @@ def _hide(device: _Device, own: pl.DataFrame, ratio: float) -> tuple[np.ndarray,
     window = np.maximum(work.within(since, begin), 0)
     count = np.searchsorted(begins, begin) - np.searchsorted(begins, since)
     # With hardly anything between them they have what was done before the first.
-    group = np.cumsum(window >= SAME_WINDOW * lasts)
-    groups = pl.DataFrame({"group": group, "lasts": lasts, "window": window, "count": count})
-    groups = groups.with_columns(pl.col("lasts", "window", "count").sum().over("group"))
-    whole, window, count = (groups[name].to_numpy() for name in ("lasts", "window", "count"))
+    is_first = np.append(True, window[1:] >= SAME_WINDOW * lasts[1:])
+    group, first = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+    whole, window, count = (np.add.reduceat(one, first)[group] for one in (lasts, window, count))
     hidden = np.minimum(whole * (1 - 1 / np.maximum(count, 1)), window * ratio) / ratio
-    left = pl.DataFrame({"end": end, "left": 1 - hidden / np.maximum(whole, 1)})
-    made = own.join(left, on="end", how="left", maintain_order="left")
-    return own["edge"].to_numpy(), (made["lasts"] * made["left"]).cast(pl.Int64).to_numpy()
+    left = 1 - hidden / np.maximum(whole, 1)
+    return device.transfers, (device.takes * left[kernel]).astype(np.int64)
 
 
 #: What sorts of messages of MPI are greater by than those of NCCL.
