@@ -139,6 +139,8 @@ _ENGINE = "POLARS_ENGINE_AFFINITY", "in-memory"
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
 #: Where memory counts more than time, freed blocks of this size and more are not kept.
 RETURNED_BYTES = 8 << 20
+#: Less freed memory than this stays in the process: to use new pages takes longer.
+FREED_BYTES = 64 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
@@ -257,12 +259,29 @@ def _set_malloc(*settings: tuple[int, int]) -> None:
             mallopt(parameter, value)
 
 
+class _Heap(ctypes.Structure):
+    """What glibc's mallinfo2(3) returns."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks"),
+            *("fordblks", "keepcost"),
+        )
+    )
+
+
 def return_freed_memory() -> None:
-    """Return freed memory to the system, also heap blocks that are too small for larger
+    """Return freed memory to the system if there is much, also heap blocks that are too small for larger
     allocations.
     """
     with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        measure = getattr(library, "mallinfo2", None)
+        if measure is not None:
+            measure.restype = _Heap
+        if measure is None or measure().fordblks >= FREED_BYTES:
+            library.malloc_trim(0)
 
 
 def check_address_space() -> None:

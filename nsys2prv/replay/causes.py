@@ -113,8 +113,9 @@ def find_causes(replay: Replay) -> list[Cause]:
     for cause in sorted(
         candidates, key=lambda one: (order.get(one.place or one.kind, 0), -one.gain)
     ):
-        gain = cause.gain if base is start else base.compute_gain(cause.changes)
-        if gain >= max(LEAST_GAIN, LEAST_BEYOND * cause.gain):
+        least = max(LEAST_GAIN, LEAST_BEYOND * cause.gain)
+        gain = cause.gain if base is start else base.compute_gain(cause.changes, least)
+        if gain >= least:
             # A wait for work hides delays with other reasons, to which it belongs.
             is_late_wait = order.get(cause.place) == 1
             causes.append(replace(cause, gain=gain, is_rest=True) if is_late_wait else cause)
@@ -220,18 +221,32 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
 
 def _list_candidates(replay: Replay) -> Iterator[Cause]:
     """Yield changes to the whole job, with their individual savings."""
-    pause = 0.0
+    pause, found = 0.0, list[Cause]()
     replay.prepare()
     for cause in prepare_next(_list_changes_of_job(replay)):
-        cause = replace(cause, gain=replay.compute_gain(cause.changes, LEAST_GAIN))
+        same = (one.gain for one in found if _are_equal(one.changes, cause.changes))
+        if (gain := next(same, None)) is None:
+            gain = replay.compute_gain(cause.changes, LEAST_GAIN)
+        cause = replace(cause, gain=gain)
+        if gain >= LEAST_GAIN:
+            found.append(cause)
         if cause.place and cause.place[0] == Kind.GAP:
-            pause = max(pause, cause.gain)
-        if cause.kind == "host_time":
-            launching = replay.compute_gain(remove_launches(replay))
-            is_most = launching >= OF_HOST_TIME * cause.gain
+            pause = max(pause, gain)
+        if cause.kind == "host_time" and gain >= LEAST_GAIN:
+            most = OF_HOST_TIME * gain
+            is_most = replay.compute_gain(remove_launches(replay), most) >= most
             cause = replace(cause, kind="launching") if is_most else cause
         if cause.kind != "pauses" or (replay.known.is_steady and pause < OF_PAUSES * cause.gain):
             yield cause
+
+
+def _are_equal(changes: Changes, others: Changes) -> bool:
+    """Return whether changes are the same: the only place with long pauses is one of them, for example."""
+    pairs = [one for one in zip(changes, others, strict=False) if len(one[0][0]) == len(one[1][0])]
+    return len(pairs) == len(changes) == len(others) and all(
+        np.array_equal(rows, other) and np.array_equal(new, as_others)
+        for (rows, new), (other, as_others) in pairs
+    )
 
 
 def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:

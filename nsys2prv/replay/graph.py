@@ -89,10 +89,11 @@ class Column:
         return found
 
 
-def split_rows(count: int) -> Iterator[slice]:
-    """Yield a number of rows in parts of EDGE_ROWS, to limit memory; at least one part."""
-    for start in range(0, max(count, 1), EDGE_ROWS):
-        yield slice(start, start + EDGE_ROWS)
+def split_rows(count: int, columns: int = 1) -> Iterator[slice]:
+    """Yield a number of rows in parts of EDGE_ROWS cells, to limit memory; at least one part."""
+    step = max(EDGE_ROWS // max(columns, 1), 1)
+    for start in range(0, max(count, 1), step):
+        yield slice(start, start + step)
 
 
 class Durations(Struct, frozen=True):

@@ -359,7 +359,7 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
     """Yield processes with more work than others, with savings still unknown."""
     for name, kinds in KINDS.items():
         table = replay.tabulate(kinds)
-        excess, processes = table.excess.total, table.processes
+        excess, processes = table.total_excess, table.processes
         # Only who has more work than others can gain anything.
         chosen = {
             (int(processes[column]),): ""

@@ -71,9 +71,8 @@ _KEPT = (
 class Excess(Struct, frozen=True):
     """Excess time of the work of each process over the usual (ns), a value per process."""
 
-    #: In all, on average, and the square of the standard error of that, also where all work in a part
-    #: of the time is longer for one reason.
-    total: np.ndarray
+    #: On average, and the square of the standard error of that, also where all work in a part of the time is
+    #: longer for one reason.
     mean: np.ndarray
     error: np.ndarray
     #: The most, and the sum, in each part of the time: (processes, PARTS).
@@ -170,10 +169,23 @@ class WorkTable(Struct, frozen=True, dict=True):
         return (self.turn * PARTS // np.repeat(counts, counts)).astype(np.uint8)
 
     @cached_property
+    def total_excess(self) -> np.ndarray:
+        """Excess time of all work of each process over the usual (ns)."""
+        columns = self.edges.shape[1]
+        total = np.zeros(columns)
+        for part in split_rows(len(self.edges), columns):
+            edges = self.edges[part]
+            own = self.weight[np.maximum(edges, 0)] - self.usual[part, None]
+            # Each is rounded, so that sums are exact.
+            own = np.where(edges >= 0, own.astype(np.float32), 0)
+            total += own.sum(axis=0, dtype=float)
+        return total
+
+    @cached_property
     def excess(self) -> Excess:
         """Excess time of the work of processes over the usual."""
         columns = self.edges.shape[1]
-        total, mean, error = np.zeros((3, columns))
+        mean, error = np.zeros((2, columns))
         sums, longest = np.zeros((2, columns, PARTS))
         apart = []
         for column in range(columns):
@@ -186,14 +198,13 @@ class WorkTable(Struct, frozen=True, dict=True):
             np.maximum.at(
                 longest[column], part[first], np.maximum.reduceat(own, first) if len(own) else own
             )
-            total[column] = own.sum(dtype=float)
-            mean[column] = total[column] / count
+            mean[column] = own.sum(dtype=float) / count
             of_parts = sums[column].var() * PARTS
             error[column] = max(np.square(own - mean[column]).sum(), of_parts) / count**2
             apart.append(np.abs(own))
         every = np.concatenate(apart).astype(float)
         usually = float(np.quantile(every, USUALLY)) if len(every) else 0.0
-        return Excess(total, mean, error, longest, sums, usually)
+        return Excess(mean, error, longest, sums, usually)
 
     def join_places(self) -> WorkTable:
         """Return the table with places between MPI calls together that are one of the program."""
@@ -626,11 +637,16 @@ class Replay(Struct, frozen=True, dict=True):
         changes: Changes = []
         for kind, (known, place, typical) in self._latencies.items():
             rows = choose(kind) if choose else self.select((kind,), processes=processes)
-            others = typical[~np.isin(known, processes)[place]] if len(rows) else rows
-            if len(others):
+            if not len(rows):
+                continue
+            name = f"{kind.name} without {[*processes]}"
+            if name not in self.measured:
+                others = typical[~np.isin(known, processes)[place]]
                 # They are in order.
-                median = np.median(others[(len(others) - 1) // 2 : len(others) // 2 + 1])
-                saved = np.maximum(self.edges.typical[rows] - int(median), 0)
+                middle = others[(len(others) - 1) // 2 : len(others) // 2 + 1]
+                self.measured[name] = int(np.median(middle)) if len(others) else None
+            if (median := self.measured[name]) is not None:
+                saved = np.maximum(self.edges.typical[rows] - median, 0)
                 changes.append((rows, self.graph.weight[rows] - saved))
         return changes
 
@@ -644,10 +660,15 @@ class Replay(Struct, frozen=True, dict=True):
         for kind in (Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF):
             rows = self.select((kind,))
             if len(rows) > CASES:
-                rows = rows[random.integers(0, len(rows), CASES)]
-            rows = rows[np.argsort(edges.typical[rows])]
-            known, place = np.unique(edges.process[rows], return_inverse=True)
-            latencies[kind] = known, place, edges.typical[rows]
+                rows = np.sort(rows[random.integers(0, len(rows), CASES)])
+            typical = edges.typical[rows]
+            order = np.argsort(typical)
+            # Meetings have process -1.
+            process = edges.process[rows[order]] + 1
+            known = np.flatnonzero(np.bincount(process))
+            place = np.zeros(known.max(initial=0) + 1, np.int64)
+            place[known] = np.arange(len(known))
+            latencies[kind] = known - 1, place[process], typical[order]
         return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
