@@ -260,7 +260,7 @@ def _set_malloc(*settings: tuple[int, int]) -> None:
 
 
 class _Heap(ctypes.Structure):
-    """What glibc's mallinfo2(3) returns."""
+    """Amounts of memory that glibc's mallinfo2(3) returns."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
