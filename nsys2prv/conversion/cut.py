@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import numpy as np
 import polars as pl
@@ -23,7 +24,7 @@ from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
 from nsys2prv.conversion.job import Job, group_by_report, sum_counters
 from nsys2prv.conversion.options import MOST_LISTED, CutPlan, Region, choose_reports, make_error
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.events.extraction import DeviceKey
+from nsys2prv.events.extraction import DeviceKey, ObjectKey
 from nsys2prv.events.kind import describe_reason
 from nsys2prv.events.name_rules import NamePattern
 from nsys2prv.table.event_reader import CutEdges, EventReader
@@ -130,7 +131,7 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
     local object, or -1. Raise Nsys2prvError if no row remains.
     """
     model, cut, machines = job.model, plan.options, job.machines
-    if not (cut.ranks or cut.hosts):
+    if not (cut.ranks or cut.hosts or cut.keep_rows):
         return model, job.ids.objects
     keys, wanted = list(model.rows), set(choose_reports(job.infos, plan))
     if plan.ranks:
@@ -158,6 +159,8 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
         for report, key in keys
         if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
     ]
+    if cut.keep_rows:
+        keys = _keep_named(keys, model, cut.keep_rows)
     if len(keys) == len(model.rows):
         return model, job.ids.objects
     if not keys:
@@ -170,6 +173,24 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
         place[model.rows[key]] = row
     objects = job.ids.objects
     return smaller, replace(objects, table=place[objects.table])
+
+
+def _keep_named(
+    keys: Sequence[tuple[int, ObjectKey]], model: ObjectModel, patterns: Sequence[str]
+) -> list[tuple[int, ObjectKey]]:
+    """Return the objects whose rows are named by any of the patterns. Raise Nsys2prvError for a pattern that names
+    none.
+    """
+    words = model.list_row_words()
+    known = {word: None for of_row in words for word in of_row}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {word for word in known if fnmatchcase(word, pattern)}
+        if not found:
+            there = list_some(list(known), MOST_LISTED)
+            raise make_error("keep_rows", Nsys2prvError, word=pattern, there=there)
+        chosen |= found
+    return [key for key in keys if not chosen.isdisjoint(words[model.rows[key]])]
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:

@@ -78,6 +78,8 @@ class CutOptions(Struct, frozen=True):
     ranks: tuple[str, ...] = ()
     #: Hosts to keep, as glob patterns; all if empty.
     hosts: tuple[str, ...] = ()
+    #: Rows to keep, by the words of :meth:`ObjectModel.list_row_words`, as glob patterns; all if empty.
+    keep_rows: tuple[str, ...] = ()
     #: Keep the attributes of events.
     arguments: bool = True
     #: Kind of event, by the names that -t takes -> the fields that its events keep.
@@ -415,6 +417,8 @@ class Plan(Struct, frozen=True):
         """
         if options.report:
             require_core("an analysis")
+            if options.cut.keep_rows:
+                raise make_error("keep_rows_report")
         if options.states:
             require_core("--states")
         kinds = options.kinds.split(",") if isinstance(options.kinds, str) else options.kinds

@@ -14,6 +14,7 @@ nor a GPU for a host thread.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -55,6 +56,12 @@ NO_PROCESS = 0
 GPU_ROW_NAMES = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 
 
+#: Words that choose rows: the main thread of each process; streams, other GPU work, and GPUs.
+MAIN_ROWS, GPU_ROWS = "main", "gpu"
+#: Behind a thread's name: the number of a further row, and the thread ID.
+_FURTHER = re.compile(r"( \+\d+)? \d+$")
+#: Behind the name of a host that several nodes have.
+_COPY = re.compile(r"#\d+$")
 #: Maximum number of named processes that share a GPU.
 MOST_SHARING = 8
 #: Returns the roles of processes.
@@ -218,6 +225,25 @@ class ObjectModel(Struct):
             if one.pid != NO_PROCESS and not one.is_helper
         ]
 
+    def list_row_words(self) -> list[tuple[str, ...]]:
+        """Return for each row the words that choose it: MAIN_ROWS or GPU_ROWS where it is one of these, and its
+        name without its host, the number of a further row, and the thread ID.
+        """
+        words: list[tuple[str, ...]] = []
+        for process, task in zip(self.processes, self.tree.tasks, strict=True):
+            host = "-" + _COPY.sub("", self.tree.nodes[task.node])
+            main = None
+            if task.threads and task.threads[0].is_host and not process.is_helper:
+                main = _find_thread_id(task.threads[0])
+            for row in task.threads:
+                if not row.is_host:
+                    sort = () if row.gpu is None else (GPU_ROWS,)
+                    words.append((*sort, row.name.removesuffix(host)))
+                    continue
+                sort = (MAIN_ROWS,) if _find_thread_id(row) == main else ()
+                words.append((*sort, _FURTHER.sub("", row.name)))
+        return words
+
     def describe_processes(self) -> str:
         """Return a text with the number of processes and ranks."""
         ranks = {process.rank for process in self.processes} - {None}
@@ -239,6 +265,11 @@ class ObjectModel(Struct):
         if not shared:
             return ""
         return f"processes share GPUs, each of which counts once: {list_some(shared)}"
+
+
+def _find_thread_id(row: TraceRow) -> str:
+    """Return the thread ID at the end of the name of a host thread's row."""
+    return row.name.rpartition(" ")[2]
 
 
 def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:

@@ -172,6 +172,54 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     assert name == "cluster" or actual == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (("main", "gpu"), r"(THREAD \S+ rank \d+ python3 |CUDA-|Metrics GPU)"),
+        (
+            ("main", "pt_auto*", "CUDA-D?.S7"),
+            r"(THREAD \S+ (rank \d+ python3|pt_autograd_0) |CUDA-D.\.S7)",
+        ),
+    ],
+)
+def test_chosen_rows_are_rows_of_the_trace(
+    words: tuple[str, ...], pattern: str, tmp_path: Path
+) -> None:
+    """They show the same as among all rows."""
+    reports = sorted((SAMPLES / "training").glob("rank*.sqlite"))
+    convert(reports, tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))
+    cut = CutOptions(keep_rows=words, lines="launches")
+    summary = convert(reports, tmp_path / "cut.prv", Options(cut=cut))
+    kept = number_kept_rows(
+        tmp_path / "whole.prv", lambda task, row: re.match(pattern, row) is None
+    )
+    expected = _list_records(cut_filter.parse_trace(tmp_path / "whole.prv", kept.get))
+    actual = _list_records(cut_filter.parse_trace(tmp_path / "cut.prv"))
+    assert expected
+    assert actual == expected
+    violations = read_trace(tmp_path / "cut.prv").violations
+    assert not violations, str(violations)
+    assert any(reason == Reason.ROW_LEFT_OUT for _, reason in summary.left_out)
+
+
+def test_further_rows_stay_with_their_thread(tmp_path: Path) -> None:
+    ranges = [make_nvtx_range(begin, begin + 50, "r", 60) for begin in (10, 20, 30)]
+    other = [make_nvtx_range(5, 9, "s", tid=PID + 7)]
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*ranges, *other]})
+    convert([report], tmp_path / "whole.prv")
+    convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(keep_rows=("main",))))
+    rows = [read_trace(tmp_path / f"{name}.prv").tasks[0][0] for name in ("whole", "cut")]
+    assert rows == [4, 3]
+
+
+def test_rows_that_there_are_not_and_an_analysis_of_some(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "training").glob("rank*.sqlite"))
+    with pytest.raises(Nsys2prvError, match="--keep-rows x: no row has this name; the rows are"):
+        convert(reports, tmp_path / "a.prv", Options(cut=CutOptions(keep_rows=("x",))))
+    with pytest.raises(UsageError, match="--keep-rows: an analysis needs all rows"):
+        Plan.from_options(Options(report=True, cut=CutOptions(keep_rows=("main",))))
+
+
 def _list_records(trace: ParsedTrace) -> Counter[tuple]:
     """Count the records of a trace, without their places in it."""
     ranges = ((item.row, item.begin, item.end, item.pairs) for item in trace.ranges)

@@ -28,3 +28,21 @@ def test_the_ranks_that_are_named_fit(tmp_path: Path, monkeypatch: pytest.Monkey
     convert(REPORTS, tmp_path / "part.prv", Options(cut=CutOptions(ranks=(ranks[1],))))
     assert len(read_trace(tmp_path / "part.prv").tasks) == 3
     convert(REPORTS, tmp_path / "more.pftrace")
+
+
+def test_the_rows_that_are_offered_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert(REPORTS, tmp_path / "all.prv")
+    trace = read_trace(tmp_path / "all.prv")
+    rows = sum(threads for threads, _ in trace.tasks)
+    gpus = [name for name in trace.names["THREAD"] if not name.startswith("THREAD ")]
+    for most, words, kept in (
+        (rows - 1, "main,gpu", len(gpus) + len(REPORTS)),
+        (len(gpus) + 1, "gpu", len(gpus)),
+        (len(gpus) - 1, "main", len(REPORTS)),
+    ):
+        monkeypatch.setattr(prv, "MOST_OBJECTS", most)
+        with pytest.raises(Nsys2prvError, match=rf"convert --keep-rows {words} \({kept} rows\), "):
+            convert(REPORTS, tmp_path / "more.prv")
+        cut = CutOptions(keep_rows=tuple(words.split(",")))
+        convert(REPORTS, tmp_path / "part.prv", Options(cut=cut))
+        assert sum(threads for threads, _ in read_trace(tmp_path / "part.prv").tasks) == kept

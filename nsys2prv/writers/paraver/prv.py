@@ -41,7 +41,7 @@ from nsys2prv.writers.paraver.pcf import (
     number_metrics,
     write_pcf,
 )
-from nsys2prv.writers.rows import ObjectModel, ObjectTree
+from nsys2prv.writers.rows import GPU_ROWS, MAIN_ROWS, ObjectModel, ObjectTree
 
 #: Padding behind texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
@@ -82,21 +82,33 @@ class Batch(Struct):
 SPARE_ROWS = 100
 
 
+#: Choices of rows that a trace with too many rows is offered, the first one that is small enough.
+FEWER_ROWS = ((MAIN_ROWS, GPU_ROWS), (GPU_ROWS,), (MAIN_ROWS,))
+
+
 def check_rows(model: ObjectModel) -> None:
-    """Raise Nsys2prvError if there are more rows than Paraver can show. The message names the ranks
-    whose rows would fit.
+    """Raise Nsys2prvError if there are more rows than Paraver can show. The message names the rows
+    and the ranks that would fit.
     """
     rows = list(accumulate(len(task.threads) for task in model.tree.tasks))
     if rows and rows[-1] > MOST_OBJECTS:
+        offers = []
+        words = model.list_row_words()
+        for choice in FEWER_ROWS:
+            kept = sum(not set(choice).isdisjoint(of_row) for of_row in words)
+            if 0 < kept <= MOST_OBJECTS:
+                offers.append(f"--keep-rows {','.join(choice)} ({kept:,} rows)")
+                break
         # Behind the rows of processes are those of devices.
         own = rows[: len(model.processes)]
         most = MOST_OBJECTS - SPARE_ROWS - rows[-1] + own[-1]
         fitting = model.processes[: bisect_right(own, most)]
-        known = [one.rank for one in fitting if one.rank is not None]
-        ranks = f"a part of the ranks, such as --ranks {min(known)}-{max(known)}, " if known else ""
+        if known := [one.rank for one in fitting if one.rank is not None]:
+            offers.append(f"a part of the ranks, such as --ranks {min(known)}-{max(known)}")
+        offers.append("fewer kinds, such as -t mpi,nccl,device_state")
         raise Nsys2prvError(
-            f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; convert {ranks}fewer "
-            "kinds, such as -t mpi,nccl,device_state, or to out.pftrace, which has no such limit"
+            f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; convert "
+            f"{', '.join(offers)}, or to out.pftrace, which has no such limit"
         )
 
 
