@@ -1,7 +1,7 @@
-"""Align the reports of a job: one time, one set of rows, one value for each name, and relations between
-reports.
+"""Align the reports of a job: give them one time, one set of rows, one value for each name, and
+relations between reports.
 
-Input: a job with its events read. Output: a job that can be cut, written or analyzed.
+Input: a job whose events were read. Output: a job that can be cut, written or analyzed.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from nsys2prv.writers.rows import build_object_model
 
 
 def align_reports(job: Read) -> Job:
-    """Return the job with its reports on one time, one set of rows and one numbering of names, and with the
-    relations between reports. Raise NothingToWrite if no events were read.
+    """Return the job with one time, one set of rows and one numbering of names for all reports, and
+    with the relations between reports. Raise NothingToWrite if no events were read.
     """
     with job.progress.show_phase("clocks", 4) as advance:
         captures = _find_captures(job)
@@ -112,9 +112,11 @@ def align_reports(job: Read) -> Job:
 def _align_by_clock_results(
     job: Read, captures: Captures
 ) -> tuple[Read, dict[tuple[int, int], tuple[int, int]] | None, ClockRecord | None]:
-    """Return the clock corrections from the events that were read only for the clocks; None without such
-    events. They give reports the same clocks whatever event kinds are selected. Return first the job and its
-    `silent_in_nccl`, if these events determine it, too.
+    """Return the clock corrections from events that were read only for the clocks; None without
+    such events.
+
+    These events give reports the same clocks whatever event kinds are selected. Return first the
+    job, and its `silent_in_nccl` if these events determine it, too.
     """
     if not any(result.facts for result in job.clock_results):
         return job, None, None
@@ -132,7 +134,7 @@ def _align_by_clock_results(
 
 
 def _list_facts_of_nccl(results: Sequence[TaskResult]) -> list[dict[str, StoredFrame]]:
-    """Return the facts by which communicators of kernels are found."""
+    """Return the facts from which the communicators of kernels are found."""
     return [
         {name: one.facts[name] for name in (KERNELS, COMMUNICATORS) if name in one.facts}
         for one in results
@@ -156,8 +158,8 @@ def _find_captures(job: Read) -> Captures:
 
 
 def _check_job(job: Read, captures: Captures) -> list[str]:
-    """Return warnings about the job as a whole. Where a process was captured several times, its first
-    report counts.
+    """Return warnings about the job as a whole. If a process was captured several times, only its
+    first report counts.
     """
     if runs := captures.describe_runs(job.infos):
         return [f"{runs}: ranks are compared within a run only"]
@@ -166,7 +168,9 @@ def _check_job(job: Read, captures: Captures) -> list[str]:
 
 
 def _check_ranks(job: Numbered) -> tuple[list[str], list[str]]:
-    """Return warnings about missing ranks and about ranks claimed twice, for a job of one run."""
+    """Return warnings about missing ranks, and about ranks claimed twice, for a job that is a
+    single run.
+    """
     if len(job.captures.runs) > 1:
         return [], []
     processes = [one for one in job.model.processes if one.pid and not one.is_helper]
@@ -179,8 +183,8 @@ def _check_ranks(job: Numbered) -> tuple[list[str], list[str]]:
 
 
 def _correct_rows(job: Read, captures: Captures) -> list[str]:
-    """Correct the rows that were read; return warnings. Raise NothingToWrite if there are
-    none.
+    """Correct the rows that were read, and return warnings. Raise NothingToWrite if there are no
+    rows.
     """
     samples.clip_profiler_events(job.results, job.spans, job.folder)
     again = {report for chain in captures.chains for report in chain[:-1]}
@@ -209,8 +213,10 @@ def _number_rows(
     silent: dict[tuple[int, int], tuple[int, int]] | None = None,
     more: Sequence[tuple[int, ObjectKey]] = (),
 ) -> Numbered:
-    """Return the job with rows for all objects with events, and for `more`, and with communicators for NCCL
-    kernels without recorded ones, unless it has these: then `silent` is known.
+    """Return the job with rows for all objects with events, and for the objects in `more`.
+
+    If necessary, first find communicators for NCCL kernels without recorded ones. silent: result of
+    an earlier search; then none is needed.
     """
     results = job.results
     if silent is None:
@@ -241,7 +247,7 @@ def _number_rows(
 
 
 def _find_devices(job: Read) -> list[tuple[int, DeviceKey]]:
-    """Return the GPUs that get states: those with streams with events."""
+    """Return the GPUs that get states, because their streams have events."""
     if not any(kind.name == "device_state" for kind in job.selection.kinds):
         return []
     streams = {
@@ -261,7 +267,7 @@ def _find_devices(job: Read) -> list[tuple[int, DeviceKey]]:
 
 
 def _number_names(job: Numbered) -> tuple[dict[str, NameValues], list[tuple[str, int]]]:
-    """Return the event values of all names, and the numbers of all domains."""
+    """Return the event values of all names, and the numbers of all NVTX domains."""
     labellers = {}
     if not job.plan.options.full_kernel_names:
         labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
@@ -274,13 +280,13 @@ def _number_names(job: Numbered) -> tuple[dict[str, NameValues], list[tuple[str,
 
 
 def _gather_all_facts(job: Placed) -> RelationContext:
-    """Return the context of relations between the reports, in trace time."""
+    """Return the context for relations between reports, in trace time."""
     groups, error = group_comparable_reports(job), find_clock_error(job)
     return gather_facts(job, job.folder, job.clocks, job.machines, groups, error)
 
 
 def _add_states(job: Job) -> Job:
-    """Add the state records of threads and streams on request."""
+    """Add state records of threads and streams if they were requested."""
     if not job.plan.options.states:
         return job
     from nsys2prv.conversion import states
@@ -292,7 +298,7 @@ def _add_states(job: Job) -> Job:
 
 
 def _add_asked_for(job: Job) -> Job:
-    """Add the records of on-demand kinds without tables, which are derived from all events."""
+    """Add the records of on-demand kinds that have no tables and are computed from all events."""
     asked = [kind.name for kind in job.selection.kinds if kind.opt_in and not kind.tables]
     if not asked:
         return job

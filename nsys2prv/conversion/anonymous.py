@@ -1,9 +1,10 @@
-"""Replace texts that identify users, machines and programs by pseudonyms, in a job that is ready to be
-written or analyzed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules and files.
+"""Replace texts that identify users, machines and programs by pseudonyms, in a job that is ready to
+be written or analyzed: names of hosts, reports, processes, threads, NVTX ranges, functions, modules
+and files.
 
-A pseudonym depends only on the text, so the same text has the same pseudonym in every trace. Names of CUDA,
-MPI and OS functions, of kernels, GPUs and metrics are kept: kernel classes, findings and views depend on
-them.
+A pseudonym depends only on the text, so a text has the same pseudonym in every trace. Names of
+CUDA, MPI and OS functions, kernels, GPUs and metrics do not change, because kernel classes,
+findings and views depend on them.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ LONGEST_NUMBER = 6
 
 @lru_cache(100_000)
 def make_pseudonym(kind: str, text: str) -> str:
-    """Return the pseudonym of a text, such as `range-5f3a91c2-12`: short numbers of the text are kept, in
-    their order, because names that differ only in numbers belong together.
+    """Return the pseudonym of a text, such as `range-5f3a91c2-12`. Short numbers in the text are
+    kept in order, because names that differ only in numbers belong together.
     """
     numbers = [one for one in _NUMBER.findall(text) if len(one) <= LONGEST_NUMBER]
     pattern = _NUMBER.sub(lambda one: "#" if len(one[0]) <= LONGEST_NUMBER else one[0], text)
@@ -59,10 +60,10 @@ def make_pseudonym(kind: str, text: str) -> str:
 
 
 class Pseudonyms:
-    """The names of a job's reports, and the pseudonyms that replace them in any text."""
+    """The names in a job's reports, and the pseudonyms that replace them in any text."""
 
     def __init__(self, infos: Iterable[ReportInfo], devices: Iterable[str] = ()) -> None:
-        """Take the reports, and the names of rows of devices and sources."""
+        """Collect the names in reports. devices: names of rows of devices and sources."""
         self._of: dict[str, str] = {}
         for info in infos:
             # Longer texts first, as they contain the shorter ones.
@@ -85,7 +86,7 @@ class Pseudonyms:
                 self._of.setdefault(text, make_pseudonym(kind, text))
 
     def find(self, text: str) -> str:
-        """Return the pseudonym of a name, or the name itself if it is common knowledge."""
+        """Return the pseudonym of a name, or the name itself if it is generally known."""
         return self._of.get(text, text)
 
     def hide(self, text: str) -> str:
@@ -98,8 +99,8 @@ class Pseudonyms:
 
 
 def hide_names(job: Job) -> Job:
-    """Return a job with pseudonyms for private names. Its `plain_labels` keep the original labels, for
-    decisions that depend on them.
+    """Return a job with pseudonyms for private names. Its `plain_labels` keep the original labels
+    for decisions that depend on them.
     """
     keys = (key for _, key in job.list_objects() if isinstance(key, DeviceKey) and key.kind != GPU)
     names = Pseudonyms(job.infos, {key.name for key in keys})
@@ -147,8 +148,8 @@ def _hide_notes(notes: Iterable[Note], names: Pseudonyms) -> list[Note]:
 
 
 def _hide_result(result: TaskResult, names: Pseudonyms, frames: FrameWriter) -> TaskResult:
-    """Return a result without private names in its notes, reasons and texts of call stacks, and store these
-    again.
+    """Return a result without private names in notes, reasons and texts of call stacks. The texts
+    are stored again.
     """
     accounts = {
         kind: replace(
@@ -175,7 +176,7 @@ def _hide_result(result: TaskResult, names: Pseudonyms, frames: FrameWriter) -> 
 
 
 def hide_message(text: str) -> str:
-    """Return a message of Nsight Systems without words that may be the program's."""
+    """Return a message of Nsight Systems without words that may come from the program."""
     words: list[str] = []
     for word in text.split():
         parts = filter(None, _BETWEEN_WORDS.split(word.casefold()))
@@ -193,7 +194,7 @@ def hide_domain(name: str) -> str:
 
 @lru_cache(1000)
 def _hide_metrics(shape: Shape) -> Shape:
-    """Return a format of samples without private names of metrics."""
+    """Return a shape of samples without private names of metrics."""
     kind = _SAMPLED.get(shape.name)
     if not (kind and shape.metrics):
         return shape
@@ -249,7 +250,9 @@ def _hide_label(kind: str, label: str) -> str:
 
 
 def _hide_function(label: str) -> str:
-    """Return the label of a function, such as `solve (app)` or `[libc.so.6]`, without private names."""
+    """Return the label of a function, such as `solve (app)` or `[libc.so.6]`, without private
+    names.
+    """
     function, module = _FUNCTION.fullmatch(label).groups()
     if module is None and function.startswith("["):
         return f"[{_hide_label('module', function.strip('[]'))}]"

@@ -1,8 +1,8 @@
-"""Place all reports in trace time: align the clocks of hosts by the common events of their processes, and
+"""Place all reports in trace time: align host clocks by common events of their processes, and
 estimate the error.
 
-Input: a job with reports placed by their own clocks, and facts about calls of several ranks. Output: maps
-from the times of each report to trace time.
+Input: a job whose reports are placed by their own clocks, and facts about calls of several ranks.
+Output: maps from the times of each report to trace time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ SHORTEST_IN_MS = 10_000_000
 
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
-    """Return the index of each report's clock, and the names of the clocks: their hosts, or the reports
-    themselves if no clock places them. Hosts of the same name are numbered, in the order of the ranks.
+    """Return the clock index of each report, and the names of the clocks. A clock belongs to a
+    host, or to a report that no recorded clock places. Hosts with equal names are numbered, in rank
+    order.
     """
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()
@@ -77,7 +78,7 @@ def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
 
 
 def find_clock_corrections(job: Numbered) -> ClockRecord | None:
-    """Return the corrections of the hosts' clocks that the plan asks for; None for no corrections."""
+    """Return the corrections of host clocks that the plan requests; None for no corrections."""
     method = job.plan.method
     if isinstance(method, ClockRecord):
         return method
@@ -108,8 +109,8 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
 
 
 def _observe_clocks(job: Numbered, context: RelationContext) -> Observed:
-    """Collect the observations of clocks from the relations that the plan selects: calls, in
-    pieces sorted by source and group, and messages.
+    """Collect the clock observations from the relations that the plan selects: calls, in pieces
+    sorted by source and group, and messages.
     """
     observed = []
     for relation in all_relations():
@@ -129,8 +130,8 @@ def gather_facts(
     clock_groups: Sequence[int] = (),
     clock_error: int = ALIGNED_ERROR,
 ) -> RelationContext:
-    """Return the context of relations with all facts of a job, with times mapped by these clocks. hosts,
-    clock_groups: of each report; one group by default.
+    """Return the context for relations with all facts of a job, whose times are mapped by these
+    clocks. hosts, clock_groups: of each report (default: one group).
     """
     files: dict[str, tuple[FactFile, ...]] = defaultdict(tuple)
     captures = job.captures.numbers
@@ -146,7 +147,7 @@ def gather_facts(
 
 
 def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
-    """Return the job with all reports placed in trace time, with these corrections of the hosts' clocks."""
+    """Return the job with all reports placed in trace time. record: corrections of host clocks."""
     placements, warnings = _place_all(job), [*job.warnings]
     if record is not None:
         numbers, names = find_host_clocks(job)
@@ -174,13 +175,15 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
 
 
 def find_placements(job: Read) -> tuple[list[Placement], int]:
-    """Return the placements of reports whose clocks need no correction, and time 0 of the trace there."""
+    """Return the placements of reports whose clocks need no correction, and the time that becomes
+    time 0 of the trace.
+    """
     placements = _place_all(job)
     return placements, _find_epoch(placements, job.spans)
 
 
 def _find_epoch(placements: Sequence[Placement], spans: Mapping[int, Span]) -> int:
-    """Return when the first event of the reports begins (UTC, ns)."""
+    """Return the start of the first event of all reports (UTC, ns)."""
     epoch = min(_find_first_times(placements, spans).values())
     # Where a slowed clock shrinks a range of 1 ns to nothing, the writer begins it 1 ns earlier; this
     # may be the very first one.
@@ -192,9 +195,7 @@ def _find_epoch(placements: Sequence[Placement], spans: Mapping[int, Span]) -> i
 
 
 def _place_all(job: Read) -> list[Placement]:
-    """Return the placements, with reports without any clock placed at the first event of the
-    others.
-    """
+    """Return the placements. Reports without any clock are placed at the first event of the others."""
     placements = job.placements
     if job.plan.method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
@@ -208,7 +209,7 @@ def _place_all(job: Read) -> list[Placement]:
 
 
 def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
-    """Return report -> time of its first event, by these placements."""
+    """Return report -> time of its first event with these placements."""
     return {
         report: int(placements[report].map.to_global(np.array([first]))[0])
         for report, (first, _) in spans.items()
@@ -216,9 +217,11 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
 
 
 def group_comparable_reports(job: Placed, surely: bool = True) -> list[int]:
-    """Return a group number for each report; times are comparable within a group. Without observations all
-    reports are in one group. surely: without nodes whose clocks only an assumption places: that calls
-    are in order, or that messages in one direction arrive at once.
+    """Return a group number for each report. Times within a group are comparable. Without
+    observations, all reports are in one group.
+
+    surely: exclude hosts whose clocks are placed only by an assumption: that calls are in order, or
+    that messages in one direction arrive at once.
     """
     if job.clock_record is None or not job.clock_record.hosts:
         return [0] * len(job.infos)
@@ -248,7 +251,7 @@ def find_clock_error(job: Placed) -> int:
 
 
 def is_aligned(clock: HostClock) -> bool:
-    """True if observations or a clock file align this host with others."""
+    """Return True if observations or a clock file align this host with others."""
     return (
         clock.sure
         and clock.method != PLACED_BY_UTC
@@ -257,7 +260,7 @@ def is_aligned(clock: HostClock) -> bool:
 
 
 def _make_record(alignment: Alignment, names: Sequence[str], job: Numbered) -> ClockRecord:
-    """Return the result of the alignment, keyed by the names of the clocks."""
+    """Return the result of the alignment, by name of the clock."""
     owners = [
         job.infos[process.report].name if process.rank is None else f"rank {process.rank}"
         for process in job.model.processes
@@ -297,8 +300,8 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines on the number of aligned hosts, the method and its error, then on problems. hosts: number
-    of the clocks of :func:`find_host_clocks`.
+    """Return lines about the alignment: the number of aligned hosts, method and error, then
+    problems. hosts: number of clocks from :func:`find_host_clocks`.
     """
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned: every report keeps its own time (--align none)"]
@@ -347,13 +350,14 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
 
 
 def _format_time_bound(ns: int) -> str:
-    """Format an upper bound: in whole microseconds, from 10 ms on in ms with one decimal."""
+    """Return an upper bound as text: in whole microseconds; from 10 ms on, in ms with one decimal."""
     return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
 
 def describe_hosts(record: ClockRecord) -> list[str]:
-    """Return a line for each host (for many hosts, those with the largest errors), then causality and
-    notes."""
+    """Return a line for each host (for many hosts, only those with the largest errors), then lines
+    about causality and notes.
+    """
     shown = hosts = list(record.hosts.items())
     if len(hosts) > MOST_HOSTS:
         shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:MOST_HOSTS]
@@ -401,7 +405,7 @@ def _describe_violations(counts: Mapping[str, int]) -> str:
 
 
 def make_comment_lines(record: ClockRecord | None) -> str:
-    """Return the comment lines of the .prv on clocks, "" without corrections."""
+    """Return the comment lines about clocks for the .prv; "" without corrections."""
     if record is None:
         return ""
     hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())

@@ -1,7 +1,7 @@
-"""Convert reports to a trace, through four stages: open, read, align, write.
+"""Convert reports to a trace in four stages: open, read, align, write.
 
-Input: paths of reports and `Options`. Output: a trace and its `Summary`. :func:`prepare` stops before the
-trace is written, for analyses.
+Input: paths of reports and `Options`. Output: a trace and its `Summary`. :func:`prepare` stops
+before the trace is written, for analyses.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def convert(
     options: Options = DEFAULTS,
     write_report: Callable[..., str] | None = None,
 ) -> Summary:
-    """Write the trace of these reports (files, folders of reports, patterns) to `output`: .prv (with .pcf and
-    .row beside it) for Paraver, .pftrace for Perfetto, either with .gz.
+    """Write the trace of these reports (files, folders, patterns) to `output`, and return its
+    summary.
 
-    Raise Nsys2prvError with one clear line when a report cannot be read or the trace cannot be written,
-    NothingToWrite when there are no events of the requested kinds. Files under the final names are replaced
-    only by complete ones.
+    output: .prv for Paraver (with .pcf and .row beside it) or .pftrace for Perfetto, both also with
+    .gz. Existing files are replaced only by complete ones. write_report: function that writes the
+    files requested by options.report (:func:`nsys2prv.cli.report.write_report_files`).
 
-    write_report: writes the files requested by options.report, see
-    :func:`nsys2prv.cli.report.write_report_files`.
+    Raise Nsys2prvError, in one line, if a report cannot be read or the trace cannot be written;
+    NothingToWrite if there are no events of the requested kinds.
     """
     plan = Plan.from_options(options, choose_writer(output)[0].draws_launches)
     given = [reports] if isinstance(reports, str | Path) else reports
@@ -102,14 +102,14 @@ def prepare(
     given: Sequence[str | Path] | None = None,
     left_out: Sequence[str] = (),
 ) -> Job:
-    """Return the job of these reports, cut as planned, ready to be written or analyzed. They are read by the
-    pool's workers, or by this process if that is not worthwhile.
+    """Return the job of these reports, cut as planned, ready to be written or analyzed. The workers
+    of the pool read the reports, or this process if workers are not worthwhile.
 
-    folder: of temporary files, see :mod:`nsys2prv._util.files`. phases: following phases, for the progress
-    display. given: the paths given by the user; a file of another kind from a given folder is skipped.
-    left_out: warnings on further such files.
+    folder: for temporary files (:mod:`nsys2prv._util.files`). phases: later phases, for the
+    progress bar. given: the paths that the user gave; files of other programs in a given folder are
+    skipped. left_out: gets warnings about such files.
 
-    Raise Nsys2prvError with one clear line when a report cannot be read, NothingToWrite when there are no
+    Raise Nsys2prvError, in one line, if a report cannot be read; NothingToWrite if there are no
     events of the requested kinds.
     """
     progress = Progress(quiet, (*PREPARING, *phases))
@@ -137,7 +137,7 @@ def _open_and_read(
     progress: Progress,
     found: Collection[Path],
 ) -> Read:
-    """Open and read the reports, without unreadable ones if the plan allows it."""
+    """Open and read the reports. Unreadable reports are skipped if the plan allows it."""
     unread: list[str] = []
     while True:
         part = folder / f"reports-{len(unread)}"
@@ -156,8 +156,8 @@ def _open_and_read(
 
 
 def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path]) -> list[Path]:
-    """Return the files that a conversion writes or removes, the trace first. Raise Nsys2prvError if they
-    cannot be written, or are inputs.
+    """Return the files that a conversion writes or removes, the trace first. Raise Nsys2prvError if
+    they cannot be written, or are inputs.
     """
     path = Path(output)
     if not str(output):
@@ -199,8 +199,8 @@ def open_reports(
     progress: Progress,
     found: Collection[Path] = (),
 ) -> Opened:
-    """Open the reports, and return their job with only metadata read. found: reports from folders, which are
-    skipped if they are files of another kind.
+    """Open the reports, and return their job with only metadata read. found: reports from folders;
+    these are skipped if they are files of other programs.
     """
     paths, warnings = _drop_repetitions(reports)
     pool.check_shared(paths[:1])
@@ -255,8 +255,10 @@ def open_reports(
 def inspect_reports(
     paths: Sequence[Path], folder: Path, keep_going: bool, pool: Pool, outlined: bool = False
 ) -> Iterator[ReportInfo | Nsys2prvError]:
-    """Yield the metadata of the reports, in their order, or the error of an unreadable one. folder: for
-    exports of .nsys-rep files, made by this process. keep_going: continue after a failed export. outlined: add outlines of tables.
+    """Yield the metadata of the reports in order, or the error of an unreadable report.
+
+    folder: for exports of .nsys-rep files, which this process makes. keep_going: continue after a
+    failed export. outlined: add outlines of tables.
     """
     exports = _prepare_exports(paths, folder, keep_going)
     return pool.run_in_order(
@@ -267,7 +269,7 @@ def inspect_reports(
 
 
 def inspect_report(export: Export, outlined: bool = False) -> ReportInfo | Nsys2prvError:
-    """Return the metadata of a report, or the error of an unreadable one."""
+    """Return the metadata of a report, or the error if it cannot be read."""
     if isinstance(export, Nsys2prvError):
         return export
     try:
@@ -287,7 +289,7 @@ def _prepare_exports(paths: Sequence[Path], folder: Path, keep_going: bool) -> I
 
 
 def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
-    """Remove repeated reports, and return a warning for each of those."""
+    """Return the reports without repeated ones, and a warning for each repeated one."""
     paths: dict[Path, Path] = {}
     warnings = []
     for report in map(Path, reports):

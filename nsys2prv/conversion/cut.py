@@ -1,8 +1,8 @@
-"""Cut a job to size, between aligning and writing it.
+"""Cut a job to a part, between aligning and writing.
 
-Input: a job, aligned and related by all its events, and a plan. Output: a job with its runs rewritten in the
-time of the cut trace: ranges are clipped, and states and counters in force at the cut's begin are repeated
-there.
+Input: a job that was aligned with all its events, and a plan. Output: a job whose runs are
+rewritten in the time of the cut trace. Ranges are clipped; states and counters in force at the
+start of the cut are repeated there.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are sec
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job reduced to the part and the rows selected by the plan. Raise NothingToWrite if nothing
-    remains, Nsys2prvError if the plan names something missing from the job.
+    """Return the job reduced to the part and the rows that the plan selects. Raise NothingToWrite
+    if nothing remains, Nsys2prvError if the plan names something that the job does not have.
     """
     model, objects = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:
@@ -63,7 +63,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
-    """Return begin and end (ns of the trace) of the part that the plan keeps."""
+    """Return start and end (ns of the trace) of the part that the plan keeps."""
     duration, options = job.duration, plan.options
     first, last = _find_region_span(plan.region, job) if plan.region else (0, duration)
     first = max(first, plan.first.resolve(duration) if plan.first else 0)
@@ -81,7 +81,9 @@ def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
 def _cut_runs(
     job: Job, first: int, last: int, model: ObjectModel, objects: IdTable, plan: CutPlan
 ) -> tuple[Job, int]:
-    """Return the job with its runs cut to a span (ns of the trace), and how many ranges were clipped."""
+    """Return the job with its runs cut to a span (ns of the trace), and the number of clipped
+    ranges.
+    """
     origin = 0 if plan.options.keep_time else first
     clocks = [clock.delay(-origin) for clock in job.clocks]
     # Events end where they do in the whole trace. Names stay as the tasks number them.
@@ -127,8 +129,8 @@ def _cut_runs(
 
 
 def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
-    """Return the object model of the selected rows (the job's own if all are selected), and the row of each
-    local object, or -1. Raise Nsys2prvError if no row remains.
+    """Return the object model of the selected rows (the job's own if all are selected), and the row
+    of each local object, or -1. Raise Nsys2prvError if no row remains.
     """
     model, cut, machines = job.model, plan.options, job.machines
     if not (cut.ranks or cut.hosts or cut.keep_rows):
@@ -194,9 +196,7 @@ def _keep_named(
 
 
 def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
-    """Return begin and end (ns of the trace) of the region. Raise Nsys2prvError if no range
-    matches.
-    """
+    """Return start and end (ns of the trace) of a region. Raise Nsys2prvError if no range matches."""
     labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     if NAMES in job.values:
         labels = job.values[NAMES].labels
@@ -217,8 +217,8 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
 
 
 def _read_ranges(job: Job, pattern: NamePattern) -> Iterator[pl.DataFrame]:
-    """Yield thread, begin and end of the ranges with matching names. Ranges that overlap are on further
-    rows of their thread.
+    """Yield thread, start and end of the ranges with matching names. Ranges that overlap are on
+    additional rows of their thread.
     """
     # Not before it is needed.
     from nsys2prv.conversion.job_reader import make_row_table

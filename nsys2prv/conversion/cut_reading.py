@@ -1,8 +1,9 @@
-"""Choose what to read of a large job of which only a part in time is asked for: the rows that lie in the
-part, the calls that launched work in it and the work that its calls launch. Maps of the tables find them.
+"""Choose the rows to read if only a time range of a large job is requested: the rows in this part,
+the calls that launched its GPU work, and the work that its calls launch. Maps of the tables are
+used to find them.
 
-In: a job that is open. Out: the rows to read; and what has to be known of all events: when those of each report
-begin and end, and the threads and streams that have some all the time.
+Input: an open job. Output: the rows to read, and facts that depend on all events: when the events
+of each report begin and end, and the threads and streams with events throughout.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MOST_RUNS = 32
 
 
 class ChoiceTask(Struct, frozen=True):
-    """Chooses rows of one report."""
+    """Task that chooses the rows of one report."""
 
     #: What is known of the report.
     info: ReportInfo
@@ -64,8 +65,8 @@ class ChoiceTask(Struct, frozen=True):
 
 
 def choose_part(job: Opened) -> ReadPart | None:
-    """Return the rows to read of a job; None to read all of it: if no part in time is asked for, the job is
-    small, or the trace needs all events.
+    """Return the rows to read, or None to read everything: if no time range is requested, if the
+    job is small, or if the trace needs all events.
     """
     if not _can_choose(job):
         return None
@@ -133,7 +134,7 @@ def _can_choose(job: Opened) -> bool:
 
 
 def _find_windows(job: Opened, spans: Mapping[int, Span]) -> list[Span]:
-    """Return the part that is asked for in the time of each report."""
+    """Return the requested part in the time of each report."""
     read = complete(Read, job, results=[], clock_results=[], spans=dict(spans), lost=[])
     placements, epoch = find_placements(read)
     clocks = [placement.map.delay(-epoch) for placement in placements]
@@ -148,8 +149,8 @@ def _find_windows(job: Opened, spans: Mapping[int, Span]) -> list[Span]:
 def _find_span_by_maps(
     task: tuple[ReportInfo, dict[str, TableMap], tuple[str, ...], ReadingSettings],
 ) -> Span | None:
-    """Return the span of all events of a report (a pure function over files). task: the report, its maps, names of the
-    kinds, and settings.
+    """Return the span of all events of a report. This depends only on files. task: the report, its
+    maps, names of the kinds, and settings.
     """
     info, maps, *asked = task
     known = {table: one.piece_bounds for table, one in maps.items()}
@@ -158,8 +159,8 @@ def _find_span_by_maps(
 
 
 def list_members(info: ReportInfo) -> set[tuple[Path, int, int]]:
-    """Return the processes and GPUs of a report that may take part in collectives of NCCL, as the rows of
-    kernels that are looked at tell (a pure function over files).
+    """Return the processes and GPUs of a report that may take part in NCCL collectives, from the
+    kernel rows that are examined. This depends only on files.
     """
     part = info.parts.get(KERNEL_TABLE)
     if part is None or "StringIds" not in info.parts:
@@ -182,7 +183,7 @@ def _list_tables(meets: Callable[[EventKind], bool]) -> set[str]:
 
 
 def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
-    """Return the rows of each table that have to be read for a part (a pure function over files)."""
+    """Return table -> the rows that must be read for a part. This depends only on files."""
     maps = {table: task.maps[table] for table in sorted(task.maps.keys() & task.tables)}
     blocks = {table: one.find_overlapping(task.span) for table, one in maps.items()}
     calls = maps.keys() & _list_tables(lambda kind: LAUNCHES in kind.provides)
@@ -208,17 +209,17 @@ def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
 
 
 class _Runs(Struct, frozen=True):
-    """Numbers, as runs of near ones: the first and the last of each, ascending."""
+    """Numbers as runs of close ones: the first and last number of each run, sorted."""
 
     first: np.ndarray
     last: np.ndarray
 
     def find(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return a mask of the ranges from `low` to `high` that may have some of the numbers."""
+        """Return a mask of the ranges from `low` to `high` that may contain some of the numbers."""
         return self.last.searchsorted(low, "left") < self.first.searchsorted(high, "right")
 
     def join(self, gap: int) -> _Runs:
-        """Return the runs with those in one that are not further apart than `gap`."""
+        """Return the runs, with those merged that are at most `gap` apart."""
         apart = np.flatnonzero(self.first[1:] > np.maximum.accumulate(self.last)[:-1] + gap) + 1
         if not len(self.first):
             return self
@@ -227,8 +228,8 @@ class _Runs(Struct, frozen=True):
 
 
 def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
-    """Return numbers in runs of near ones. Those of neighbours in the given order are found first: most numbers
-    ascend.
+    """Return numbers as runs of close ones. Neighbors in the given order are merged first, because
+    most numbers ascend.
     """
     if not len(numbers):
         return _Runs(numbers, numbers)
@@ -239,14 +240,14 @@ def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
 
 
 def _join(several: Iterable[_Runs], gap: int = NEAR_IDS) -> _Runs:
-    """Return several runs in one."""
+    """Return several runs merged into one."""
     none = np.zeros((0, 2), np.int64)
     both = np.concatenate([none, *(np.stack(astuple(one), axis=1) for one in several)])
     return _Runs(*both[both[:, 0].argsort(kind="stable")].T).join(gap)
 
 
 def _read_ids(database: Database, parts: Sequence[Part]) -> _Runs:
-    """Return the correlation ids of rows."""
+    """Return the correlation ids of rows as runs."""
     pieces = (piece for part in parts for piece in part.split(PART_ROWS))
     ids = (database.read(piece, (CORRELATION,))[CORRELATION] for piece in pieces)
     return _join(_find_runs(one, NEAR_IDS) for one in ids)
@@ -255,8 +256,9 @@ def _read_ids(database: Database, parts: Sequence[Part]) -> _Runs:
 def _list_work(
     database: Database, one: TableMap, blocks: np.ndarray, called: _Runs, span: Span
 ) -> tuple[Part, ...]:
-    """Return the rows of a table of work that lie in a span, those of calls, and the one that ends last. blocks: those
-    with rows in the span, and with the last row.
+    """Return the rows of a table of GPU work that are in a span or belong to calls, and the row
+    that ends last. blocks: mask of the blocks with rows in the span, and of the block with the last
+    row.
     """
     last = one.bounds[1].max()
 
@@ -283,8 +285,8 @@ def _select_rows(
     blocks: np.ndarray,
     select: Callable[[Columns, np.ndarray, np.ndarray], np.ndarray],
 ) -> Iterator[_Runs]:
-    """Yield the rows of blocks of a table that `select` chooses by columns, begins and ends; all of a piece with rows
-    missing or without times.
+    """Return the rows in blocks of a table that `select` chooses from columns, starts and ends. If
+    a piece lacks rows, or has rows without times, return all its rows.
     """
     columns = database.tables[one.part.table].columns
     times = [name for name in TIMES if name in columns][:1]
@@ -309,9 +311,11 @@ def _select_rows(
 def _add_samples_in_force(
     database: Database, one: TableMap, blocks: np.ndarray, begin: int
 ) -> None:
-    """Add to the blocks of a table of samples the first and the last one, by which it is known when sampling
-    went on, those beside, and those with the last sample of each series at `begin` (local ns): all where
-    these are far.
+    """Add blocks of a table of samples to the mask `blocks`.
+
+    These are the first and the last block, which show when sampling took place; the neighbors; and
+    the blocks with the last sample of each series at `begin` (local ns). If these are far away, all
+    blocks are added.
     """
     before = one.bounds[0] <= begin
     blocks[np.flatnonzero(before)[-1:]] = True
@@ -330,7 +334,7 @@ def _add_samples_in_force(
 def _list_series(
     database: Database, one: TableMap, blocks: np.ndarray, until: int
 ) -> set[tuple[int, ...]]:
-    """Return the series that have samples in these blocks, not later than `until` (local ns)."""
+    """Return the series that have samples in these blocks no later than `until` (local ns)."""
     series: set[tuple[int, ...]] = set()
     clock = next(name for name in TIMES if name in database.tables[one.part.table].columns)
     for part in one.list_parts(blocks):

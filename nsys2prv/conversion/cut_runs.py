@@ -1,7 +1,7 @@
-"""Cut the runs of one report to a window of time and to selected rows: a filter on slices, which are in
-the time of the cut trace from the start.
+"""Cut the runs of one report to a time window and to selected rows. This filters slices, which are
+already in the time of the cut trace.
 
-Input: runs. Output: runs in the time of the cut trace. A task is a pure function over files.
+Input: runs. Output: runs in the time of the cut trace. A task depends only on files.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class CutWindow(Struct, frozen=True):
     origin: int
 
     def has(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask (bool) of the times in it."""
+        """Return a mask of the times in the window."""
         return (times >= self.first) & ((times <= self.end) if self.closed else (times < self.end))
 
 
 class CutTask(Struct, frozen=True):
-    """Runs of one report to cut. Times are in the cut trace (ns)."""
+    """Runs of one report to be cut. Times are in the cut trace (ns)."""
 
     #: Runs to cut, of one report.
     runs: tuple[Run, ...]
@@ -81,7 +81,7 @@ class CutPart(Struct):
 
 
 class _Samples(Struct):
-    """Samples of one run in the window: times, and the numbers of each metric, or ABSENT."""
+    """Samples of a run in the window: times, and the values of each metric, or ABSENT."""
 
     run: Run
     time: np.ndarray
@@ -98,7 +98,7 @@ def cut_task(task: CutTask) -> CutPart:
 
 
 class _Cutter:
-    """Cuts the runs of a task, one after the other."""
+    """Cuts the runs of a task, one after another."""
 
     def __init__(
         self, task: CutTask, ids: GlobalIds, reader: SpillReader, writer: SpillWriter
@@ -133,7 +133,7 @@ class _Cutter:
             self._cut_samples(of_row)
 
     def _read(self, run: Run) -> Slice:
-        """Return the rows of a run that begin before the cut's end."""
+        """Return the rows of a run that start before the end of the cut."""
         window = self.window
         until = None if window.closed else window.end
         return read_slice(run, self.ids, self.reader, None, (window.origin, until), ends=False)
@@ -141,8 +141,8 @@ class _Cutter:
     def _keep(
         self, run: Run, found: Slice, inside: np.ndarray, *rows: str, half_outside: int = 0
     ) -> bool:
-        """Drop and count rows outside the window, and those of excluded trace rows, by these columns. Return
-        whether any remain.
+        """Drop and count rows outside the window, and rows of excluded trace rows (by these
+        columns). Return True if any remain.
         """
         kept = inside
         for row in rows:
@@ -157,12 +157,12 @@ class _Cutter:
         return bool(stay)
 
     def _find_row(self, run: Run) -> int:
-        """Return the row of all samples of a run."""
+        """Return the trace row of all samples in a run."""
         return int(self.ids.objects.get_table(run.task)[run.object])
 
     def _cut_ranges(self, run: Run) -> None:
-        """Cut ranges to the window. Ends after the window are kept: otherwise all clipped ranges would have
-        the same end, by which the writer puts outer ranges first.
+        """Cut ranges to the window. Ends after the window are kept; otherwise, all clipped ranges
+        would have the same end, by which the writer puts outer ranges first.
         """
         first = self.window.first
         ranges = self._read(run)
@@ -189,8 +189,8 @@ class _Cutter:
         self.result.runs.append(self.writer.append_ranges(_find_layout(run), columns))
 
     def _cut_states(self, runs: Sequence[Run]) -> None:
-        """Cut states, each of which lasts until the next one of its row: the last one at or before the cut's
-        begin applies there.
+        """Cut states, each of which lasts until the next state of its row. The last state at or
+        before the start of the cut applies there.
         """
         first, pieces = self.window.first, []
         for number, run in enumerate(runs):
@@ -208,7 +208,7 @@ class _Cutter:
                 self._append_ranges(run, states, np.maximum(states.begin, first) + 1)
 
     def _cut_state_records(self, run: Run) -> None:
-        """Cut state records of rows, with a begin and an end."""
+        """Cut state records of rows, which have a start and an end."""
         states, window = self._read(run), self.window
         inside = states.column("end") > window.first
         states.keep(find_places(inside & (states.column("row") >= 0)))
@@ -220,7 +220,7 @@ class _Cutter:
             self.result.runs.append(self.writer.append(run.shape, columns))
 
     def _cut_lines(self, run: Run) -> None:
-        """Cut lines; both ends have to be in the window."""
+        """Cut lines. Both ends must be in the window."""
         lines = self._read(run)
         begins, ends = (self.window.has(lines.column(name)) for name in ("time", "receive"))
         self._note_work_beyond(lines, ends)
@@ -231,8 +231,8 @@ class _Cutter:
             self.result.runs.append(self.writer.append(run.shape, columns))
 
     def _note_work_beyond(self, lines: Slice, ends: np.ndarray) -> None:
-        """Note work that was launched before the cut and runs in it, and work that is launched in it and
-        begins after it. ends: lines with their ends in the window.
+        """Note GPU work that was launched before the cut and runs in it, and work that is launched
+        in it and starts after it. ends: of lines whose ends are in the window.
         """
         window, send = self.window, lines.times
         until = np.minimum(lines.column("until"), self.ids.duration)
@@ -251,8 +251,8 @@ class _Cutter:
                 self.part.pending[thread] = min(self.part.pending.get(thread, begin), begin)
 
     def _cut_samples(self, runs: Sequence[Run]) -> None:
-        """Cut samples of one layout and row, thinned out to the given rate. The last number of each metric
-        at or before the cut's begin is in force there.
+        """Cut samples of one layout and row, and reduce them to the requested rate. The last value
+        of each metric at or before the start of the cut is in force there.
         """
         name, window = runs[0].shape.name, self.window
         if self._find_row(runs[0]) < 0:
@@ -295,9 +295,10 @@ class _Cutter:
             self._append_samples(_Samples(run, np.array([window.first]), numbers))
 
     def _thin(self, pieces: Sequence[_Samples]) -> None:
-        """Thin a layout's pieces to its rate, with ABSENT in place of removed numbers, and count these as
-        left out: for each metric the last number in each interval of trace time is kept, so that numbers at
-        the ends of intervals stay right.
+        """Reduce a layout's samples to its rate.
+
+        For each metric, the last value in each interval of trace time is kept, so that values at
+        the ends of intervals remain correct. Removed values become ABSENT and are counted.
         """
         for metric in {metric for one in pieces for metric in one.numbers}:
             own = [one for one in pieces if metric in one.numbers]
@@ -317,7 +318,7 @@ class _Cutter:
                 one.numbers[metric] = kept
 
     def _append_samples(self, own: _Samples) -> None:
-        """Write samples, without metrics that have no number."""
+        """Write samples, without metrics that have no values."""
         known = {name: one for name, one in own.numbers.items() if (one != ABSENT).any()}
         if not known:
             return

@@ -1,10 +1,12 @@
 """Find GPU work with impossible times within the capture.
 
-The operations of a stream run one after the other. If one begins and ends while an earlier one runs, the
-times of one of them are wrong; if two do, by majority, those of the earlier one are. Nodes of one graph may
-run at once. So may kernels that are launched to begin before the previous one ends, but they end after it.
+The operations of a stream run one after another. If one operation starts and ends during an earlier
+one, the times of one of them are wrong. If two do so, the times of the earlier one are wrong, by
+majority. Nodes of one graph may run concurrently. Kernels that may start before the previous one
+ends also overlap, but end after it.
 
-Input: a job with overlapping work on further rows. Output: its damaged work, which analyses exclude.
+Input: a job with overlapping work on additional rows. Output: its damaged work, which analyses
+exclude.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ MOST_NESTED = 8
 
 
 class DamagedWork(Struct, frozen=True):
-    """An operation of a stream with impossible recorded times."""
+    """An operation on a stream with impossible recorded times."""
 
     #: Index of the report.
     report: int
@@ -52,7 +54,7 @@ class DamagedWork(Struct, frozen=True):
 
 
 class SearchTask(Struct, frozen=True):
-    """Streams of one report to be looked into."""
+    """Streams of one report to be searched."""
 
     #: Index of the report.
     report: int
@@ -65,8 +67,8 @@ class SearchTask(Struct, frozen=True):
 def plan_searches(
     infos: Sequence[ReportInfo], objects: Iterable[tuple[int, ObjectKey]]
 ) -> list[SearchTask]:
-    """Return a task for each report with operations that overlap others on their stream. objects: those with
-    events, each with its report.
+    """Return a task for each report with operations that overlap others on their stream. objects:
+    objects with events, each with its report.
     """
     streams: dict[int, set[StreamKey]] = defaultdict(set)
     for report, key in objects:
@@ -79,7 +81,7 @@ def plan_searches(
 
 
 def search_streams(task: SearchTask) -> list[DamagedWork]:
-    """Return the damaged operations of streams of a report (a pure function over files)."""
+    """Return the damaged operations on streams of a report. This depends only on files."""
     keys = [key[: len(STREAM_COLUMNS)] for key in task.streams]
     streams = pl.DataFrame(keys, schema=dict.fromkeys(STREAM_COLUMNS, pl.Int64), orient="row")
     names = ("start", "end", *QUEUE, "correlationId", "graphNodeId")
@@ -120,8 +122,8 @@ def search_streams(task: SearchTask) -> list[DamagedWork]:
 
 
 def _number_launches(rows: pl.DataFrame) -> np.ndarray:
-    """Number the launching call of each operation; operations with unknown calls get a number each, except
-    graph nodes.
+    """Number the launching call of each operation. Operations with unknown calls get a number each,
+    except graph nodes.
     """
     unknown = (rows["correlationId"] == NULL) & (rows["graphNodeId"] == NULL)
     apart = np.where(unknown.to_numpy(), np.arange(rows.height), -1)
@@ -131,8 +133,8 @@ def _number_launches(rows: pl.DataFrame) -> np.ndarray:
 def mark_damaged(
     queue: np.ndarray, launch: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """Return a mask of the operations in which two of other launches begin and end. Operations by
-    queue, begin, the longer first.
+    """Return a mask of the operations during which two operations of other launches start and end.
+    Operations are sorted by queue and start, longer ones first.
     """
     damaged, left = np.zeros(len(queue), bool), np.arange(len(queue))
     for _ in range(MOST_NESTED):
@@ -153,9 +155,7 @@ def _find_holding(
     end: np.ndarray,
     count: int,
 ) -> np.ndarray:
-    """Return a mask of the operations that enclose the next `count` ones of other launches: these begin and
-    end while it runs.
-    """
+    """Return a mask of the operations that enclose the next `count` operations of other launches."""
     queue, launch, begin, end = (column[rows] for column in (queue, launch, begin, end))
     changes = np.flatnonzero((np.diff(launch) != 0) | (np.diff(queue) != 0)) + 1
     places = np.searchsorted(changes, np.arange(len(rows)), "right")

@@ -1,8 +1,8 @@
-"""Represent the job in each stage of a conversion.
+"""Represent a job in each stage of a conversion.
 
-`Opened` is the job before its reports are read, `Read` has their events, `Numbered` their rows, `Placed`
-their time in the trace, and `Job` can be cut, written and analyzed. A stage takes its predecessor and returns
-its own; each has the fields of those before it. Arrays are int64, times ns.
+`Opened` is the job before its reports are read; `Read` has their events, `Numbered` their rows, and
+`Placed` their time in the trace. `Job` can be cut, written and analyzed. A stage takes its
+predecessor and returns its own class, which has all earlier fields. Arrays are int64, times ns.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Stage = TypeVar("Stage", bound="Opened")
 def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
-    """Yield a pool of workers for this number of reports, a folder for new files beside the target, and a
-    folder for intermediate files. Raise Nsys2prvError if files cannot be written there.
+    """Yield a pool of workers for this number of reports, a folder for new files beside the target,
+    and a folder for temporary files. Raise Nsys2prvError if files cannot be written there.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
@@ -71,7 +71,7 @@ def open_workplace(
 
 
 class Opened(Struct, frozen=True, eq=False, kw_only=True):
-    """A job with open reports: only their metadata is read."""
+    """A job with open reports. Only metadata has been read."""
 
     #: The plan: what to read, how to place it, what to leave out.
     plan: Plan
@@ -93,7 +93,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def selection(self) -> Selection:
-        """Return the event kinds that are translated."""
+        """Return the selected event kinds."""
         return self.plan.selection
 
     @property
@@ -102,18 +102,18 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
         return [placement.machine for placement in self.placements]
 
     def run(self, function: Callable, tasks: Iterable) -> Iterator:
-        """Run a pure function over files on each task, and return the results in order."""
+        """Run a function that depends only on files on each task, and yield the results in order."""
         return self.pool.run_in_order(function, tasks)
 
     def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
-        """Run short tasks on the workers in the same way. rows: total number."""
+        """Run short tasks on the workers in the same way. rows: total number of rows."""
         most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
         together = self.pool.limit_together(len(tasks), most)
         return self.pool.run_in_order(function, tasks, together)
 
 
 class ReadPart(Struct, frozen=True):
-    """Rows to read for a part of a job in time."""
+    """Rows to read for a time range of a job."""
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
@@ -130,7 +130,7 @@ class ReadPart(Struct, frozen=True):
 
 
 class Read(Opened, frozen=True, eq=False, kw_only=True):
-    """A job with its reports read, each by its own clock."""
+    """A job whose reports were read, each by its own clock."""
 
     #: Results of the tasks; indices in their runs are local to the task.
     results: list[TaskResult]
@@ -151,7 +151,7 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 
     @property
     def unnamed(self) -> set[str]:
-        """Return the texts that replace names missing from reports."""
+        """Return the texts that replace names missing from the reports."""
         return set().union(*(result.unnamed for result in self.results))
 
     @property
@@ -160,7 +160,7 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
         return 1 + max((result.task for result in self.results), default=-1)
 
     def list_objects(self) -> list[tuple[int, ObjectKey]]:
-        """Return the objects with events, and their reports."""
+        """Return the objects with events, each with its report."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
 
@@ -181,7 +181,7 @@ class Numbered(Read, frozen=True, eq=False, kw_only=True):
 
 
 class Placed(Numbered, frozen=True, eq=False, kw_only=True):
-    """A job with its reports placed in trace time."""
+    """A job whose reports are placed in trace time."""
 
     #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
     clock_record: ClockRecord | None
@@ -217,12 +217,12 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
     @property
     def duration(self) -> int:
-        """Return the length of the trace, ns."""
+        """Return the length of the trace (ns)."""
         return self.ids.duration
 
     @property
     def begin_utc(self) -> datetime | None:
-        """Return the begin of the trace in UTC, or None if no report has a clock."""
+        """Return the start of the trace in UTC, or None if no report has a clock."""
         is_placed = any(placement.method != UNPLACED for placement in self.placements)
         if not is_placed or not 0 < self.epoch < END_OF_DATES:
             return None
@@ -230,13 +230,13 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
 
 def complete(stage: type[Stage], job: Opened, **fields: Any) -> Stage:
-    """Convert the job to a later stage. fields: those that this stage adds or changes."""
+    """Convert a job to a later stage. fields: new or changed fields of this stage."""
     return stage(**asdict(job) | fields)
 
 
 def settle(job: Placed, **fields: Any) -> Job:
-    """Return a job with the runs of all its results, and the translation of their local numbers to the
-    trace's. fields: of `Job`, new or changed.
+    """Return a job with the runs of all its results, and with the translation of their local
+    numbers to trace numbers. fields: new or changed fields of `Job`.
     """
     known = asdict(job) | fields
     results, values = known["results"], known["values"]
@@ -276,7 +276,9 @@ def _make_global_ids(
     domain_codes: Sequence[tuple[str, int]],
     duration: int,
 ) -> GlobalIds:
-    """Return the translation of local times and numbers in runs of these results to the trace's."""
+    """Return the translation of local times and numbers in the runs of these results to those of
+    the trace.
+    """
     # One array for all results of the trace: with each of many ranks there are more of both.
     every = np.arange(job.model.tree.threads)
     objects = [every if one.report == TRACE else job.find_threads(one) for one in by_task]
@@ -304,7 +306,7 @@ def _make_global_ids(
 
 
 def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """Return report -> its runs, in their order."""
+    """Return report -> its runs, in order."""
     by_report: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         by_report[run.report].append(run)
@@ -312,7 +314,7 @@ def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def sum_counters(counters: Iterable[Counter]) -> Counter:
-    """Return the sum of counts, zeros included."""
+    """Return the sum of counts; counts of zero are kept."""
     total: Counter = Counter()
     for counter in counters:
         total.update(counter)

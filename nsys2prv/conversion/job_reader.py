@@ -1,5 +1,5 @@
-"""Read the events of an aligned job: make its :class:`EventReader`, and the critical path and waits in MPI as
-records.
+"""Read the events of an aligned job: make its :class:`EventReader`, and compute the critical path
+and MPI waits as records.
 
 Input: a job. Output: a reader of its events by device group, with its rows and GPUs.
 """
@@ -67,8 +67,9 @@ _OF_RANKS = ("communicator", "ranks", "rank")
 
 
 def make_event_reader(job: Job, whole: bool = False) -> EventReader:
-    """Return the reader of a prepared job, without damaged work. whole: with damaged work, as in the
-    trace."""
+    """Return the reader of a prepared job, without damaged work. whole: include damaged work, as in
+    the trace.
+    """
     rows, ids = _split_by_gpu(job, make_row_table(job)), job.ids
     damaged = NO_DAMAGE
     if job.damaged and not whole:
@@ -105,15 +106,17 @@ def _list_captures(job: Job) -> tuple[CaptureFile, ...]:
 
 
 def _read_whole_ranges(job: Job, rows: RowTable) -> EventReader:
-    """Return the reader of the NVTX ranges that the job had before it was cut, in its time."""
+    """Return a reader of the NVTX ranges that the job had before it was cut, in the time of the cut
+    job.
+    """
     origin = job.epoch - job.uncut.epoch
     ids = replace(job.ids, clocks=[clock.delay(-origin) for clock in job.uncut.clocks])
     return EventReader([run for run in job.uncut.runs if run.shape.name in RANGES], ids, rows)
 
 
 def _find_main_rows(job: Job) -> np.ndarray:
-    """Return for each row of the trace the row of its work without damaged work: on streams with damaged
-    work, nothing else overlaps.
+    """Return for each row of the trace the row to which its work belongs without damaged work: on
+    streams with damaged work, nothing else overlaps.
     """
     main, streams = (
         np.arange(job.model.tree.threads),
@@ -126,7 +129,7 @@ def _find_main_rows(job: Job) -> np.ndarray:
 
 
 def _list_damaged(job: Job, main: np.ndarray) -> pl.DataFrame:
-    """Return the place and time of damaged work in the trace. main: from :func:`_find_main_rows`."""
+    """Return place and time of damaged work in the trace. main: from :func:`_find_main_rows`."""
     rows = []
     for one in job.damaged:
         clock, sides = job.clocks[one.report], (np.array([one.begin]), np.array([one.end]))
@@ -203,9 +206,11 @@ def make_row_table(job: Job) -> RowTable:
 
 
 def _split_by_gpu(job: Job, rows: RowTable) -> RowTable:
-    """Return the rows of a job in which each GPU that runs NCCL kernels, if its process has several such
-    GPUs, is a task of its own, with the threads that only drive this GPU. The rest of the process is a task
-    before these; if these threads drive nearly all, its threads are helpers.
+    """Return the rows of a job with separate tasks for GPUs that are NCCL ranks.
+
+    If a process runs NCCL kernels on several GPUs, each of these GPUs becomes a task, with the
+    threads that launch work only on this GPU. The rest of the process is a task before these. If
+    these threads launch nearly all work, the threads of the rest are helpers.
     """
     threads = rows.threads
     pairs = threads.filter(kind=STREAM).select("process", "device").unique()
@@ -253,8 +258,9 @@ def _make_tasks(
     driven: Mapping[int, int],
     with_hosts: Collection[int],
 ) -> RowTable:
-    """Return the rows with the GPUs of members (`process`, `device`) as tasks. driven: thread -> the only
-    device it drives; with_hosts: processes whose other threads are not helpers.
+    """Return the rows with the GPUs of members (`process`, `device`) as tasks. driven: thread ->
+    the only device on which it launches work. with_hosts: processes whose other threads are not
+    helpers.
     """
     threads = rows.threads
     main = pl.Series(rows.main_rows)
@@ -307,8 +313,8 @@ def _make_tasks(
 
 
 def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tuple[int, int, int]]:
-    """Return the process, the device and the rank of NCCL members in the largest communicator that gives each
-    a rank of its own, according to calls and kernels; or none.
+    """Return (process, device, rank) of NCCL members in the largest communicator that gives each of
+    them a different rank, from calls and kernels; empty if there is none.
     """
     frames = []
     for result in job.ordered_results:
@@ -346,7 +352,7 @@ def _find_nccl_ranks(job: Job, rows: RowTable, members: pl.DataFrame) -> list[tu
 
 
 def _identify_gpus(job: Job) -> dict[int, tuple]:
-    """Return thread -> identity of its GPU in the trace, for streams and rows of GPUs."""
+    """Return thread -> key of its GPU in the trace, for streams and rows of GPUs."""
     infos, machines = job.infos, job.machines
     identities = {}
     for (report, key), thread in job.model.rows.items():
@@ -371,8 +377,9 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
 def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
-    """Number the device groups: threads connected by a report, a task or a GPU. Helpers' threads are in
-    none."""
+    """Number the device groups: threads that are connected by a report, a task or a GPU. Threads of
+    helpers are in none.
+    """
     keys = []
     for thread, thread_reports in enumerate(reports):
         if kinds[thread] == HELPER:
@@ -389,7 +396,7 @@ def _number_units(
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """Return the job's runs for analyses: ranges that span the whole job are split by device group."""
+    """Return the job's runs for analyses. Ranges that span the whole job are split by device group."""
     result: list[Run] = []
     # A part of a job has the folder of the whole one.
     folder = Path(mkdtemp(prefix="units-", dir=job.folder))
@@ -410,7 +417,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 
 class Found(Struct):
-    """Rows and values that kinds find in all events of a job."""
+    """Rows and values that on-demand kinds find in all events of a job."""
 
     #: Runs in trace time.
     results: list[TaskResult]
@@ -422,7 +429,9 @@ class Found(Struct):
 
 
 def find_asked_for(job: Job, names: Collection[str]) -> Found:
-    """Return the records that some kinds derive from all events of a job. names: of kinds in FINDERS."""
+    """Return the records that on-demand kinds compute from all events of a job. names: of kinds in
+    FINDERS.
+    """
     reader = make_event_reader(job)
     found = Found([], [], {}, {})
     for number, name in enumerate(sorted(names), job.next_task):
@@ -437,7 +446,7 @@ def find_asked_for(job: Job, names: Collection[str]) -> Found:
 
 
 def _find_critical_path(job: Job, reader: EventReader, found: Found) -> list[Rows]:
-    """Return the critical path of a job. found: gets a warning if it cannot be found."""
+    """Return the critical path of a job as records. found: gets a warning if there is none."""
     if core is None:
         found.warnings.append(f"the critical path {NEEDS_CORE}")
         return []
@@ -449,7 +458,7 @@ def _find_critical_path(job: Job, reader: EventReader, found: Found) -> list[Row
 
 
 def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
-    """Return the spans in which threads wait in MPI."""
+    """Return the spans in which threads wait in MPI as records."""
     waits = list_mpi_waits(reader)
     thread, begin, end, kind, other = (waits[name].to_numpy() for name in waits.columns)
     columns = {"kind": kind, "time": end - begin, "task": reader.rows.get_column("process")[other]}
@@ -457,8 +466,9 @@ def _find_mpi_waiting(_: Job, reader: EventReader, __: Found) -> list[Rows]:
 
 
 def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[Rows]:
-    """Return the dimensions of NCCL kernels, in total and while they wait, and each rank's place in the
-    dimensions. found: gets the places of tasks, or a warning if no dimension is known.
+    """Return the dimensions of NCCL kernels, in total and while they wait, and each rank's place in
+    the dimensions, as records. found: gets the places of tasks, or a warning if no dimension is
+    known.
     """
     mesh = find_named_mesh(reader, job.plan.options.mesh)
     if mesh is None or not mesh.dimensions:
@@ -497,8 +507,8 @@ def _find_parallel_groups(job: Job, reader: EventReader, found: Found) -> list[R
 
 
 def _describe_work(reader: EventReader, pieces: PathPieces) -> tuple[np.ndarray, np.ndarray]:
-    """Return the causes of pieces, distinguishing CUDA graphs from kernels, and their kernel classes (ABSENT
-    for other work).
+    """Return the causes of pieces of the path, distinguishing CUDA graphs from kernels, and their
+    kernel classes (ABSENT for other work).
     """
     on_path = pl.DataFrame({"thread": pieces.row, "end": pieces.end})
     on_path = on_path.with_row_index("piece").filter(

@@ -1,5 +1,5 @@
-"""Options of a conversion and of a cut, as users write them, and the plans that they make: the
-options, checked and put in terms of the catalogue before any report is touched.
+"""Declare the options of a conversion and of a cut, as users write them, and the plans made from
+them: checked options in terms of the catalogue, before any report is read.
 """
 
 from __future__ import annotations
@@ -59,12 +59,14 @@ _MISTAKES: dict[str, str] = load_shipped_file(__package__, "mistakes.yaml")
 def make_error(
     mistake: str, error: type[Nsys2prvError] = UsageError, /, **words: object
 ) -> Nsys2prvError:
-    """Return the error for a mistake, by its name in ``mistakes.yaml``. words: fill in the message."""
+    """Return the error for a mistake in ``mistakes.yaml``. words: values for the placeholders in
+    the message.
+    """
     return error(_MISTAKES[mistake].format(**words))
 
 
 class CutOptions(Struct, frozen=True):
-    """Options of a cut. By default nothing is left out."""
+    """Options of a cut. By default, nothing is excluded."""
 
     #: FROM:TO of trace time, in seconds, with a unit (ns, us, ms, s) or in % of the trace; either
     #: end may be empty.
@@ -91,13 +93,13 @@ class CutOptions(Struct, frozen=True):
 
     @property
     def draws_launches(self) -> bool:
-        """True if launches are written: on request, and for a part in time."""
+        """Return True if launches are written: on request, and for a time range."""
         is_part = bool(self.time or self.region)
         return self.lines == LAUNCHES or (self.lines == MESSAGES and is_part)
 
 
 class Moment(Struct, frozen=True):
-    """A time of the trace, in ns or as a share of its duration."""
+    """A time of the trace: in ns, or as a share of its duration."""
 
     #: ns, or a share.
     number: Decimal
@@ -105,12 +107,12 @@ class Moment(Struct, frozen=True):
     ratio: bool = False
 
     def resolve(self, duration: int) -> int:
-        """Return the time in ns, of a trace of this duration (ns)."""
+        """Return the time in ns for a trace of this duration (ns)."""
         return int(self.number * duration) if self.ratio else int(self.number)
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges with matching names, or a range of their occurrences on each thread."""
+    """NVTX ranges with matching names, or some of their occurrences on each thread."""
 
     #: Glob pattern of names.
     pattern: str
@@ -121,7 +123,9 @@ class Region(Struct, frozen=True):
 
 
 def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
-    """Return the two ends of FROM:TO; None for one that is not given. Raise UsageError."""
+    """Return the two ends of FROM:TO; None for an end that is not given. Raise UsageError for
+    invalid text.
+    """
     if not text:
         return None, None
     match = _SPAN.fullmatch(text)
@@ -148,7 +152,7 @@ def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
 
 
 def _parse_region(text: str) -> Region | None:
-    """Return the selected ranges, or None for an empty text. Raise UsageError."""
+    """Return the selected ranges; None for an empty text. Raise UsageError for invalid text."""
     if not text:
         return None
     match = _ITERATIONS.fullmatch(text)
@@ -162,7 +166,7 @@ def _parse_region(text: str) -> Region | None:
 
 
 def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
-    """Return the ranks that each word names. Raise UsageError."""
+    """Return word -> the ranks that it names. Raise UsageError for invalid words."""
     ranks = {}
     for word in words:
         match = _RANKS.fullmatch(word)
@@ -210,8 +214,8 @@ class CutPlan(Struct, frozen=True):
 
     @classmethod
     def from_options(cls, cut: CutOptions, launches: bool = False) -> CutPlan:
-        """Check the options and make a plan. launches: the trace's format has these by default. Raise
-        UsageError for invalid options.
+        """Check the options and return a plan. launches: the trace's format has launches by
+        default. Raise UsageError for invalid options.
         """
         first, last = parse_span(cut.time)
         return cls(
@@ -229,13 +233,13 @@ class CutPlan(Struct, frozen=True):
 
     @property
     def changes_runs(self) -> bool:
-        """True if runs have to be rewritten, apart from the choice of rows and reports."""
+        """Return True if runs must be rewritten, apart from the choice of rows and reports."""
         return bool(self.options.time or self.region or self.away or self.rates)
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
-    """Return the kinds to read and the plan: NVTX ranges that only show when a region is are read,
-    and then left out.
+    """Return the kinds to read, and the plan. NVTX ranges that are only needed to find a region are
+    read but not written.
     """
     if not plan.region:
         return selection, plan
@@ -249,15 +253,17 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
 
 
 def find_layouts(name: str) -> list[str]:
-    """Return the layouts of the event kinds and relations with a name; none for an unknown name."""
+    """Return the layouts of the event kinds and relations with this name; empty for an unknown
+    name.
+    """
     meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
     meant += [relation for relation in all_relations() if name in (relation.name, "all")]
     return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
 def _choose_fields(cut: CutOptions, launches: bool) -> dict[str, int]:
-    """Return layout -> bits of the fields to write, kind of lines -> 1 for those to write. launches: whether
-    to include launch lines, with their fields.
+    """Return layout -> bits of the fields to write, and kind of lines -> 1 if they are written.
+    launches: include launch lines and their fields.
     """
     layouts = load_catalogue().layouts
     masks = {
@@ -290,8 +296,8 @@ def _choose_fields(cut: CutOptions, launches: bool) -> dict[str, int]:
 
 
 def _choose_stored_fields(plan: CutPlan, options: Options, selection: Selection) -> dict[str, int]:
-    """Return layout -> bits of the fields to store, kind of lines -> whether to store them: those to write,
-    and those that any stage reads.
+    """Return layout -> bits of the fields to store, and kind of lines -> whether to store them:
+    those to write, and those that any stage reads.
     """
     layouts, masks = load_catalogue().layouts, plan.field_masks
     needed = dict.fromkeys(masks, 0)
@@ -319,13 +325,13 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 
 
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
-    """Return the layouts with sampled numbers."""
+    """Return the layouts that contain samples."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
 
 
 def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
-    """Return the numbers of the reports from the requested hosts. Raise Nsys2prvError if a host has no
-    report.
+    """Return the numbers of the reports from the requested hosts. Raise Nsys2prvError if a host has
+    no report.
     """
     hosts = [info.host or "unknown-host" for info in infos]
     chosen = set() if plan.options.hosts else set(range(len(infos)))
@@ -339,16 +345,17 @@ def choose_reports(infos: Sequence[ReportInfo], plan: CutPlan) -> list[int]:
 
 
 class Options(Struct, frozen=True):
-    """Options of a conversion: those of the command line with these names, which `nsys2prv help` explains.
-    Their defaults are here, those for a part of the job in :class:`CutOptions`.
+    """Options of a conversion, with the names of the command line, which `nsys2prv help` explains.
+    Defaults for a part of the job are in :class:`CutOptions`.
 
-    kinds: values of -t; all if empty. demanded: on-demand kinds, in addition to the others.
-    full_kernel_names: --kernel-names full. min_duration: event kind -> ns. without_paths: --no-paths. mesh:
-    requests the kind parallel_groups. metadata: False for --no-metadata. report: adds the findings to the
-    summary's `report`. keep_going: the summary's `unread` lists the unreadable reports.
+    kinds: values of -t; all kinds if empty. demanded: on-demand kinds, in addition to the others.
+    full_kernel_names: --kernel-names full. min_duration: event kind -> ns. without_paths:
+    --no-paths. mesh: selects the kind parallel_groups. metadata: False for --no-metadata. report:
+    add the findings to the summary's `report`. keep_going: list unreadable reports in the summary's
+    `unread`.
 
-    jobs: 0 for one per CPU, the default of the command line. A script with more than one needs the usual `if
-    __name__ == "__main__":`. quiet: show no progress.
+    jobs: 0 for one per CPU, the default of the command line. A script with more than one needs the
+    usual `if __name__ == "__main__":`. quiet: show no progress.
     """
 
     kinds: tuple[str, ...] = ()
@@ -380,7 +387,7 @@ DEFAULTS = Options()
 
 
 def choose_options(options: Options | None, fields: Mapping[str, object]) -> Options:
-    """Return the options (None: the defaults) with some fields replaced. Raise UsageError for an
+    """Return the options (None: the defaults), with some fields replaced. Raise UsageError for an
     unknown field.
     """
     if unknown := set(fields).difference(Options.__struct_fields__):
@@ -390,8 +397,8 @@ def choose_options(options: Options | None, fields: Mapping[str, object]) -> Opt
 
 
 class Plan(Struct, frozen=True):
-    """Checked options: what to read and how to place it. Made by :meth:`from_options`, which raises before
-    any file is touched.
+    """Checked options: what to read and how to align it. :meth:`from_options` makes a plan, and
+    raises errors before any file is changed.
     """
 
     #: Kinds of events to read.
@@ -407,13 +414,15 @@ class Plan(Struct, frozen=True):
 
     @property
     def observes_clocks(self) -> bool:
-        """True if hosts' clocks are aligned by observations."""
+        """Return True if host clocks are aligned by observations."""
         return self.method in METHODS_WITH_OBSERVATIONS
 
     @classmethod
     def from_options(cls, options: Options, launches: bool = False) -> Plan:
-        """Check the options and make a plan. launches: as for a cut. Raise UsageError, or Nsys2prvError for
-        an unreadable file of rules or clocks, or for an analysis or states without the compiled core.
+        """Check the options and return a plan. launches: as for a cut.
+
+        Raise UsageError for invalid options. Raise Nsys2prvError for an unreadable file of rules or
+        clocks, or if an analysis or states need the missing compiled core.
         """
         if options.report:
             require_core("an analysis")

@@ -1,7 +1,8 @@
-"""Assess a capture: missing and lost data, and fallback collection methods, one line each with advice.
+"""Assess a capture: missing and lost data, and fallback collection methods, one line each with
+advice.
 
-Input: a job. Output: notes and warnings, for the summary of a conversion and for reports. ``quality.yaml``
-has their texts.
+Input: a job. Output: notes and warnings for the summary of a conversion and for reports.
+``quality.yaml`` contains their texts.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ CLASSES = ("loss", "fallback", "error", "warning")
 
 
 class QualityNote(Struct, frozen=True):
-    """A note on something missing from a capture."""
+    """A note about something that is missing from a capture."""
 
     #: Its kind, for scripts.
     kind: str
@@ -95,8 +96,8 @@ class QualityNote(Struct, frozen=True):
 def assess_quality(
     job: Job, ends: Sequence[str] = (), mpi_ends: Sequence[str] = ()
 ) -> list[QualityNote]:
-    """Return notes on missing data in the reports of a job, causes before their consequences. ends, mpi_ends:
-    ends of CUDA and MPI recording before the end of the capture.
+    """Return notes about missing data in the reports of a job; causes come before their
+    consequences. ends, mpi_ends: descriptions of CUDA and MPI calls that end before the capture.
     """
     helping = _find_reports_without_ranks(job)
     infos = [info for report, info in enumerate(job.infos) if report not in helping]
@@ -130,7 +131,7 @@ def assess_quality(
 
 
 def _find_reports_without_ranks(job: Job) -> set[int]:
-    """Return the reports with only helper processes."""
+    """Return the numbers of reports that contain only helper processes."""
     # In a part of a job, not all of these are in the trace.
     roles = job.model.roles
     others = {*roles.ranks} | (job.model.tasks.keys() - roles.helpers.keys())
@@ -138,8 +139,8 @@ def _find_reports_without_ranks(job: Job) -> set[int]:
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
-    """Return useful data that is not recorded, and the option that records it, such as `--sample=process-tree
-    names the code`. tables: those with rows.
+    """Return useful data that is not recorded -> the option that records it. tables: tables with
+    rows.
     """
     return {
         what: f"{one['option']} {one['tells']}"
@@ -149,7 +150,7 @@ def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
 
 
 def is_minor(note: QualityNote) -> bool:
-    """True for a note that needs no action."""
+    """Return True if a note needs no action."""
     return bool(_DECLARED["notes"][note.kind].get("minor"))
 
 
@@ -160,7 +161,7 @@ def list_options(notes: Iterable[QualityNote]) -> list[str]:
 
 
 def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str]:
-    """Return the notes as text, a line each. full: also minor ones."""
+    """Return the notes as text, one line each. full: include minor notes."""
     shown = [str(note) for note in notes if full or not is_minor(note)]
     if len(shown) > MOST_SHOWN and not full:
         shown[MOST_SHOWN:] = [f"and {len(shown) - MOST_SHOWN} more"]
@@ -168,7 +169,7 @@ def format_quality(notes: Sequence[QualityNote], full: bool = False) -> list[str
 
 
 def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
-    """Return the note of a kind about these names, its text filled in with the facts; nothing
+    """Return the note of a kind about these names, with the facts inserted into its text; empty
     without names.
     """
     declared = _DECLARED["notes"][kind]
@@ -179,7 +180,7 @@ def _note(kind: str, where: Sequence[str], **facts: Any) -> list[QualityNote]:
 
 
 def _note_lost_launches(job: Job) -> list[QualityNote]:
-    """Return a note on launches without work in the reports, and since when it is missing."""
+    """Return a note about launches whose work is missing from the reports, and since when."""
     labels, tasks, lines = job.model.labels, job.model.tasks, []
     for lost in sorted(job.lost, key=lambda one: -one.lost / one.launches):
         task, report = tasks.get((lost.report, lost.process)), job.infos[lost.report].name
@@ -201,7 +202,9 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
 
 
 def _note_early_work(job: Job) -> list[QualityNote]:
-    """Return a note on GPUs with work that begins before its launch: their clocks are off."""
+    """Return a note about GPUs with work that starts before its launch, because their clocks are
+    off.
+    """
     counts: dict[str, tuple[int, int]] = {}
     found = (
         (job.infos[result.report], *row)
@@ -258,7 +261,9 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
 
 
 def lacks_mpi(info: ReportInfo) -> bool:
-    """Return whether MPI was to be traced, no call was recorded, and the launcher is not torchrun alone."""
+    """Return True if MPI was to be traced, no call was recorded, and the launcher is not torchrun
+    alone.
+    """
     launchers = info.launcher_ranks.keys()
     uses_torchrun = "RANK" in launchers and launchers.isdisjoint(MPI_LAUNCHERS)
     return info.traces_mpi and not uses_torchrun and info.parts.keys().isdisjoint(MPI_CALLS)
@@ -278,7 +283,7 @@ def list_gpu_work(info: ReportInfo) -> list[str]:
 
 
 def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield a note on each table with events that no kind reads."""
+    """Yield a note about each table with events that no kind reads."""
     known = {table for kind in all_kinds() for table in (*kind.tables, *kind.lookup_tables)}
     rows: dict[str, Counter[str]] = {}
     for info in infos:
@@ -303,21 +308,21 @@ def _note_unused_tables(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def _note_missing_payloads(job: Job) -> list[QualityNote]:
-    """Return a note on reports without the communicators of NCCL kernels."""
+    """Return a note about reports without communicators of NCCL kernels."""
     kernels, matched = map(sum, zip((0, 0), *job.silent_in_nccl.values(), strict=True))
     names = list(dict.fromkeys(job.infos[report].name for report, _ in job.silent_in_nccl))
     return _note("nccl_payloads_missing", names, kernels=kernels, matched=matched)
 
 
 def _note_stacks_without_names(job: Job) -> list[QualityNote]:
-    """Return a note if no function of the program has a name in call stacks."""
+    """Return a note if call stacks contain no function name of the program."""
     callers = job.values["caller"].labels["label"].to_list()
     plain = job.plain_labels.get("caller", job.values["caller"].labels)["label"]
     return _note("stacks_without_names", callers if plain.is_in(job.unnamed).all() else [])
 
 
 def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield notes on data that only some reports have."""
+    """Yield notes about data that only some reports contain."""
     for table, facts in _DECLARED["traced"].items():
         lacking = [info.name for info in infos if table not in info.parts]
         if len(lacking) < len(infos):
@@ -333,7 +338,7 @@ def _note_differences(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def _note_missing_names(job: Job) -> list[QualityNote]:
-    """Return a note on functions and kernels without recorded names."""
+    """Return a note about functions and kernels whose names are missing."""
     labels = [job.values[name].labels["label"] for name in NAME_SETS]
     lacking = [*chain(*(one.filter(one.is_in(job.unnamed)) for one in labels))]
     reports = {one.report for one in job.results if not one.unnamed.isdisjoint(lacking)}
@@ -342,7 +347,7 @@ def _note_missing_names(job: Job) -> list[QualityNote]:
 
 
 def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not shown, as about unused libraries."""
+    """Return the class of a message; "" for one that is not shown, such as about unused libraries."""
     if message.loss:
         return "loss"
     if message.fallback:
@@ -353,7 +358,9 @@ def _classify_message(message: Message) -> str:
 
 
 def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
-    """Yield the messages of Nsight Systems, merging those of a class in the same reports."""
+    """Yield notes that quote messages of Nsight Systems. Messages of one class in the same reports
+    are merged.
+    """
     reports: dict[tuple[str, str], Counter[str]] = {}
     for info in infos:
         for message in info.messages:
@@ -386,7 +393,7 @@ def collect_notes(job: Job) -> list[Note]:
 
 
 def collect_warnings(job: Job) -> list[str]:
-    """Return the warnings of a job, a line each."""
+    """Return the warnings of a job, one line each."""
     infos, warnings = job.infos, [*job.warnings, *_warn_of_missing_kinds(job)]
     unplaced, offsets = [], []
     for info, placement in zip(infos, job.placements, strict=True):
@@ -406,8 +413,8 @@ def collect_warnings(job: Job) -> list[str]:
 
 
 def _warn_of_missing_kinds(job: Job) -> Iterator[str]:
-    """Yield a warning for each name given to -t, of a kind or a group, without any event in the
-    reports.
+    """Yield a warning for each name given with -t (a kind or a group) for which the reports contain
+    no events.
     """
     records = {layout for one in job.results for layout, count in one.events.items() if count}
     dropped = {
@@ -437,7 +444,7 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
 
 
 def _note_details(job: Job) -> Iterator[str]:
-    """Yield a note for each kind with attributes that are only written on request."""
+    """Yield a note about each kind that has attributes which are written only on request."""
     cut, layouts = job.plan.options.cut, load_catalogue().layouts
     for kind in job.selection.kinds if cut.arguments else ():
         # Others of the kind have the same.
@@ -451,7 +458,7 @@ def _note_details(job: Job) -> Iterator[str]:
 
 
 def _note_unrequested_kinds(job: Job) -> Iterator[str]:
-    """Yield a note if the reports contain GPU work and none was requested."""
+    """Yield a note if the reports contain GPU work and none was selected."""
     if any(kind.gpu_work for kind in job.selection.kinds):
         return
     if left_out := sorted({name for info in job.infos for name in list_gpu_work(info)}):

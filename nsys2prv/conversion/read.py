@@ -1,7 +1,8 @@
-"""Read the tables of a job's reports into sorted runs. Each task reads part of one report, on its own, in
-bounded memory. Event kinds that take rows of the same table share one reading of it.
+"""Read the tables of a job's reports into sorted runs. Each task reads part of one report,
+independently of others, in limited memory. Event kinds that use rows of the same table share one
+reading of it.
 
-Input: an open job. Output: a job with its events read, by each report's own clock.
+Input: an open job. Output: a job whose events were read, by each report's own clock.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ Group = tuple[tuple[EventKind, ...], str, bool]
 
 
 def read_reports(job: Opened) -> Read:
-    """Return the job with all reports read: their contents, begin and end, launches without work, and results
-    from several tables of a report. Raise Unreadable.
+    """Return the job with all reports read: contents, start and end, launches without work, and
+    results that combine several tables of a report. Raise Unreadable.
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
     groups = group_kinds(kinds, alone)
@@ -88,8 +89,8 @@ def read_reports(job: Opened) -> Read:
 def _read_kinds(
     job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None
 ) -> list[TaskResult]:
-    """Return the results of reading these groups of kinds. left_out: kinds that are not read, or not
-    in full. part: what to read; None for all. Raise Unreadable.
+    """Return the results of reading these groups of kinds. left_out: kinds that are not read, or
+    not completely. part: what to read; None for everything. Raise Unreadable.
     """
     results: list[TaskResult] = []
     # Indexes of each report, which the first stage makes.
@@ -127,8 +128,9 @@ def _read_kinds(
 def _survey_reports(
     job: Opened, left_out: Sequence[str], read: Sequence[TaskResult], part: ReadPart | None
 ) -> dict[int, WholeReport]:
-    """Return the facts about each report as a whole: from the task that read all of it, or from one that
-    follows the tasks that did."""
+    """Return facts about each report as a whole, from the task that read all of it, or from a
+    further task after the tasks that did.
+    """
     found = {one.report: one.whole for one in read if one.whole}
     results: dict[int, list[TaskResult]] = defaultdict(list)
     for result in read:
@@ -154,8 +156,8 @@ def _survey_reports(
 
 
 def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
-    """Return the event kinds to be read only for the clocks of hosts, if there are several hosts: kinds that
-    align clocks and that the plan excludes, wholly or in part.
+    """Return the event kinds to read only for the clocks, if there are several hosts: kinds that
+    align clocks, and that the plan excludes wholly or in part.
     """
     kinds = [kind for kind in all_kinds() if kind.name in KINDS_FOR_CLOCKS]
     left_out = [kind for kind in kinds if kind not in job.selection.kinds]
@@ -168,7 +170,9 @@ def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
 
 
 def _list_clock_results(results: Sequence[TaskResult]) -> list[TaskResult]:
-    """Return results with the facts of all kinds that align clocks, including those read only for that."""
+    """Return results with the facts of all kinds that align clocks, including kinds that were read
+    only for this.
+    """
     beside = [result.beside for result in results]
     whole = {name for result in beside for name in result.facts}
     own = (
@@ -179,13 +183,13 @@ def _list_clock_results(results: Sequence[TaskResult]) -> list[TaskResult]:
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[Part]:
-    """Return the parts of a report's tables that these kinds read."""
+    """Yield the parts of a report's tables that these kinds read."""
     tables = {table for kind in kinds for table in kind.tables}
     return (part for table, part in info.parts.items() if table in tables)
 
 
 def warn_of_far_rows(job: Read) -> list[str]:
-    """Return a warning that names the reports and event kinds with rows of damaged times."""
+    """Return a warning that names the reports and event kinds with rows far outside the capture."""
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
     for result in job.results:
@@ -203,7 +207,7 @@ def warn_of_far_rows(job: Read) -> list[str]:
 
 
 class TablePart(Struct, frozen=True):
-    """Rows of a table that kinds read together."""
+    """Rows of a table that several kinds read together."""
 
     #: Names of the kinds.
     kinds: tuple[str, ...]
@@ -218,7 +222,7 @@ class TablePart(Struct, frozen=True):
 
 
 class ReadingTask(Struct, frozen=True):
-    """Parts of one report to read."""
+    """Parts of one report to read in one task."""
 
     #: Number of the task, from 0.
     number: int
@@ -243,12 +247,12 @@ class ReadingTask(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of the parts."""
+        """Return the number of rows in the parts."""
         return sum(one.part.rows for one in self.parts)
 
 
 def read_task(task: ReadingTask) -> TaskResult:
-    """Read the task's parts and spill their runs (a pure function over files)."""
+    """Read the parts of a task and store their runs. This depends only on files."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
     result.beside = TaskResult(task.number, task.report, 0)
@@ -309,7 +313,7 @@ def _read_piece(
     result: TaskResult,
     counts: bool,
 ) -> None:
-    """Give the kinds of one table their rows of a piece of it. counts: whether they are counted by table."""
+    """Give each kind of a table its rows from a piece. counts: whether to count rows by table."""
     # Of other rows, of which few concern these kinds, the columns are read of those.
     shared = _read_once(extraction, kinds, piece, are_few=not counts)
     if (
@@ -346,8 +350,9 @@ def _read_piece(
 def _read_once(
     extraction: Extraction, kinds: Sequence[EventKind], part: Part, are_few: bool
 ) -> Shared | None:
-    """Return a part of a table for several kinds, their conditions in this order; None where each
-    has to read it. are_few: few rows meet any; then these alone, without columns.
+    """Return a part of a table for several kinds, with their conditions in this order; None if each
+    kind must read it separately. are_few: if few rows meet any condition, return only these rows,
+    without columns.
     """
     if len(kinds) < 2 and not are_few:
         return None
@@ -361,7 +366,9 @@ def _read_once(
 
 
 def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> list[Group]:
-    """Return the groups of kinds that read together. alone: kinds to be read for the clocks alone."""
+    """Return the groups of kinds that are read together. alone: kinds that are read only for the
+    clocks.
+    """
     launching = [kind for kind in all_kinds() if LAUNCHES in kind.provides]
     is_indexed = any(LAUNCHES in kind.needs for kind in selected)
     indexed = [kind for kind in launching if is_indexed and kind not in selected]
@@ -381,9 +388,9 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 def plan_tasks(
     job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None = None
 ) -> tuple[list[ReadingTask], list[ReadingTask]]:
-    """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
-    then those that may ask them. Of a small report one task does both. left_out: kinds that are not
-    read, or not in full. part: what to read; None for all.
+    """Return the tasks of two stages: tasks that fill the indices of launching calls and NCCL
+    calls, then tasks that may use them. For a small report, one task does both. left_out: kinds
+    that are not read, or not completely. part: what to read; None for everything.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}
@@ -411,8 +418,8 @@ def plan_tasks(
 
 
 def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
-    """Group kinds that read the same table, if all its readers are selected; otherwise most rows might belong
-    to none of them. Kinds and groups keep the given order.
+    """Group kinds that read the same table, if all its readers are selected; otherwise, most rows
+    might belong to none of them. Kinds and groups keep the given order.
     """
     readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
@@ -429,7 +436,7 @@ def _group_by_table(kinds: Sequence[EventKind]) -> list[tuple[EventKind, ...]]:
 
 
 def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
-    """Return the tables that kinds read only in part, each with the first kind that reads it."""
+    """Return table -> the first kind that reads it, for tables that kinds read only in part."""
     readers: dict[str, list[EventKind]] = defaultdict(list)
     for kind in selected:
         for table in kind.tables:
@@ -447,8 +454,8 @@ def _gather_parts(
     chosen: Mapping[str, Sequence[Part]],
     noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[list[TablePart]]:
-    """Yield a report's parts for each of the groups of kinds that read together, gathered into
-    those of a task, at most TASK_ROWS rows. chosen, noted: as of :func:`_list_parts`.
+    """Yield for each group of kinds the parts of a report for one task, at most TASK_ROWS rows.
+    chosen, noted: as in :func:`_list_parts`.
     """
     of_task: list[TablePart] = []
     room = TASK_ROWS
@@ -473,8 +480,8 @@ def _list_parts(
     chosen: Mapping[str, Sequence[Part]],
     noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[TablePart]:
-    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; all of the others. noted:
-    table that is read in part -> all rows that carry numbers.
+    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read (default:
+    all). noted: table that is read in part -> all rows that contain numbers.
     """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
@@ -499,7 +506,7 @@ def _list_parts(
 
 
 def _list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
-    """Yield the rows of a table that are not in any of some parts, which ascend."""
+    """Yield the rows of a table that are in none of these parts. parts: sorted."""
     firsts = (whole.first, *(part.last + 1 for part in parts))
     lasts = (*(part.first - 1 for part in parts), whole.last)
     for first, last in zip(firsts, lasts, strict=True):
@@ -508,7 +515,7 @@ def _list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:
-    """Yield the rows of a table that are in some of its parts and in some of others, which ascend."""
+    """Yield the rows of a table that are both in `parts` and in `others`. others: sorted."""
     firsts = np.array([one.first for one in others], np.int64)
     lasts = np.array([one.last for one in others], np.int64)
     for part in parts:
@@ -519,7 +526,7 @@ def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:
 
 
 class DeriveTask(Struct, frozen=True):
-    """One kind in one report."""
+    """Task for one kind that derives events, in one report."""
 
     #: Number of the task.
     number: int
@@ -536,7 +543,7 @@ class DeriveTask(Struct, frozen=True):
 def _plan_derive_tasks(
     kinds: Iterable[EventKind], results: Sequence[TaskResult], folder: Path
 ) -> Iterator[DeriveTask]:
-    """Yield a task for every kind that derives and every report with facts of it."""
+    """Yield a task for every kind that derives events, and every report with facts for it."""
     ordered = sorted(results, key=lambda result: result.task)
     numbers = count(1 + max((result.task for result in results), default=-1))
     for kind in kinds:
@@ -549,7 +556,7 @@ def _plan_derive_tasks(
 
 
 def derive_task(task: DeriveTask) -> TaskResult:
-    """Bring the facts together and spill the derived events (a pure function over files)."""
+    """Collect the facts and store the derived events. This depends only on files."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = CommonNumbers()
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}

@@ -1,5 +1,5 @@
-"""Find when the events of a report begin and end, whatever kinds are selected. Only pieces of tables with times
-beyond the known span are read by rows, as for a trace.
+"""Find when the events of a report start and end, whatever kinds are selected. Only pieces of
+tables with times beyond the known span are read by rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS_ELSEWHERE = ("gpu_contexts",)
 
 
 class PieceBounds(Struct, frozen=True):
-    """Bounds of the times of the events in each piece of a table."""
+    """Bounds of the event times in each piece of a table."""
 
     #: All rows of the table, and the rows of a piece.
     part: Part
@@ -55,8 +55,8 @@ def find_span(
     span: Span | None = None,
     known: Mapping[str, PieceBounds] = MappingProxyType({}),
 ) -> Span | None:
-    """Return the span of all events of a report; None if it has none. names: of the kinds of these events; span: of
-    those of other kinds; known: bounds of some tables.
+    """Return the span of all events of a report; None if it has none. names: of the kinds whose
+    events count. span: of the events of other kinds. known: bounds of some tables.
     """
     kinds = [one for one in all_kinds() if one.name in names and info.parts.keys() & {*one.tables}]
     bounds = {**known}
@@ -98,8 +98,8 @@ def find_span(
 def _extend_span(
     span: Span | None, first: np.ndarray, last: np.ndarray, read: Callable[[int], Span | None]
 ) -> Span | None:
-    """Return a span with those of all pieces of a kind. first, last: bounds of the pieces; read: returns the span of
-    one.
+    """Return a span extended by all pieces of a kind. first, last: bounds of the pieces. read:
+    function that returns the span of a piece.
     """
 
     def extend(span: Span | None, places: Iterable[int]) -> Span | None:
@@ -119,7 +119,7 @@ def _extend_span(
 
 
 def _find_bounds(database: Database, part: Part, info: ReportInfo) -> PieceBounds:
-    """Return the bounds of the times of the events in a table."""
+    """Return the bounds of the event times in a table."""
     columns = database.tables[part.table].columns
     begin = next((name for name in TIMES if name in columns), None)
     pieces = list(part.split(SURVEY_ROWS))
@@ -135,7 +135,9 @@ def _find_bounds(database: Database, part: Part, info: ReportInfo) -> PieceBound
 def _find_bounds_of_piece(
     database: Database, piece: Part, names: tuple[str, ...], info: ReportInfo
 ) -> Span:
-    """Return the earliest and the latest of these times in a piece of a table, OPEN and -OPEN without begins."""
+    """Return the earliest and latest event time in a piece of a table; OPEN and -OPEN without
+    starts.
+    """
     first, last = info.capture.first, info.capture.last
     begins, *ends = (
         times[mask_usable(times) & (times >= first) & (times <= last)]
@@ -158,8 +160,8 @@ def _read_span(
 
 
 def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
-    """Return the first and the last time (ns) of rows or samples as they would be stored, or None.
-    open_ended: a row without an end lasts to the end of the trace.
+    """Return the first and last time (ns) of rows or samples as they would be stored, or None.
+    open_ended: rows without an end last to the end of the trace.
     """
     if isinstance(rows, Counters):
         time = rows.time[mask_usable(rows.time) & (rows.values != ABSENT).any(axis=1)]
@@ -171,7 +173,7 @@ def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
 
 
 def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
-    """Yield the rows of a kind in a piece of its table, without damaged times."""
+    """Yield the rows of a kind in a piece of its table, without rows that have damaged times."""
     for rows in kind.extract(extraction, piece):
         yield extraction.drop_far_rows(rows) if kind.extends_trace else rows
 

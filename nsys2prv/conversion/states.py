@@ -1,10 +1,10 @@
 """Derive states: state records of threads and streams, and the states of GPUs as events.
 
-A thread or stream is in the state of its innermost open range; ranges may overlap arbitrarily. A
-GPU's state names the classes of work in progress on it, from all streams of all processes.
+A thread or stream is in the state of its innermost open range; ranges may overlap arbitrarily. The
+state of a GPU names the classes of work in progress on it, from all streams of all processes.
 
-Input: runs of reports. Output: runs in trace time. Each task goes through windows of time, first <= time
-< limit. Times are int64 ns; objects are small indices.
+Input: runs of reports. Output: runs in trace time. Each task processes windows of time, first <=
+time < limit. Times are int64 ns; objects are small indices.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def plan_state_tasks(job: Job) -> list[StateTask]:
 
 
 def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
-    """Return begin and end (ns of the trace) of each capture of a process that was captured several
-    times. The first begins with the trace, the last ends with it.
+    """Return start and end (ns of the trace) of each capture of a process that was captured several
+    times. The first capture starts with the trace, and the last one ends with it.
     """
     captured = {}
     for chain in job.captures.chains:
@@ -118,8 +118,8 @@ def _find_captured_times(job: Job) -> dict[int, tuple[int, int]]:
 
 
 def _map_values_to_states(job: Job) -> ValueStates:
-    """Return the states implied by the values of deciding fields, by layout; for name fields, by the job's
-    names.
+    """Return layout -> the state for each value of the field that decides the state. For name
+    fields, values are the job's names.
     """
     found: ValueStates = {}
     for layout in load_catalogue().layouts.values():
@@ -146,7 +146,7 @@ def _find_default(layout: Layout) -> int:
 
 
 def make_states(task: StateTask) -> TaskResult:
-    """Return the state records of one report's rows, as runs in trace time."""
+    """Return the state records of one report's rows as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     shape = get_shape(STATE, STATE)
     path = find_spill_file(task.folder)
@@ -164,7 +164,7 @@ def make_states(task: StateTask) -> TaskResult:
 
 
 def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield thread, begin, end and state of records, window by window, each sorted by begin."""
+    """Yield thread, start, end and state of records, window by window, each sorted by start."""
     threads = task.threads
     outside = np.where(_mask_idle_threads(task, global_ids), NOT_CREATED, task.outside)
     since, current = np.zeros_like(outside), outside.copy()
@@ -204,13 +204,13 @@ def _make_records(task: StateTask, global_ids: GlobalIds) -> Iterator[tuple[np.n
 def _sort_records(
     threads: np.ndarray, object_: np.ndarray, begin: np.ndarray, *columns: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return records of objects by their begins, with their threads."""
+    """Return records of objects sorted by start, with their threads."""
     order = np.argsort(begin, kind="stable")
     return threads[object_[order]], begin[order], *(column[order] for column in columns)
 
 
 def _mask_idle_threads(task: StateTask, global_ids: GlobalIds) -> np.ndarray:
-    """Return a mask of the host threads without any event or line."""
+    """Return a mask of the host threads without events and lines."""
     silent = task.outside == RUNNING
     for run in task.runs:
         if not silent.any():
@@ -224,7 +224,7 @@ def _mask_idle_threads(task: StateTask, global_ids: GlobalIds) -> np.ndarray:
 
 
 def _read_ranges(task: StateTask, ranges: RangeSlice, threads: np.ndarray) -> Ranges:
-    """Return the ranges of a layout that imply states, on rows that have states."""
+    """Return the ranges of a layout that have states, on rows that have states."""
     begin, end, thread = ranges.begin, ranges.until, ranges.column("row")
     object_ = find_places(threads, thread)
     state = _find_states(task.value_states, ranges)
@@ -246,7 +246,7 @@ def _find_states(value_states: ValueStates, ranges: RangeSlice) -> np.ndarray:
 
 
 class Ranges(Table, frozen=True):
-    """Ranges of rows that imply states."""
+    """Ranges on rows that have states."""
 
     #: Row of the trace.
     object: np.ndarray
@@ -276,7 +276,7 @@ class DeviceStateTask(Struct, frozen=True):
 
 
 def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
-    """Return the states of all GPUs, by tasks from `number` on."""
+    """Yield the states of all GPUs as results of tasks, numbered from `number`."""
     gpu_of = np.full(job.model.tree.threads, -1)
     gpus_of: dict[int, set[int]] = defaultdict(set)
     for (report, key), thread in job.model.rows.items():
@@ -320,7 +320,7 @@ def make_device_states(task: DeviceStateTask) -> TaskResult:
 
 
 def _read_operations(task: DeviceStateTask, operations: Sequence[RangeSlice]) -> np.ndarray:
-    """Return an array with the rows GPU, bit, begin and end."""
+    """Return an array with the rows GPU, bit, start and end."""
     columns = [np.zeros((4, 0), np.int64)]
     for ranges in operations:
         gpu, bits = (
@@ -332,8 +332,8 @@ def _read_operations(task: DeviceStateTask, operations: Sequence[RangeSlice]) ->
 
 
 class GpuStates:
-    """Finds the states of GPUs window by window. A state is the sum of the bits of the classes with
-    some operation in progress.
+    """Computes the states of GPUs window by window. A state is the sum of the bits of all classes
+    with operations in progress.
     """
 
     def __init__(self) -> None:
@@ -342,10 +342,11 @@ class GpuStates:
         self._under_way = np.zeros((4, 0), np.int64)
 
     def advance(self, operations: np.ndarray, first: int, last: int | None) -> np.ndarray:
-        """Return GPU, begin, end and state (other than 0) of the states that end before `last`, by begin.
+        """Return GPU, start, end and state (except 0) of the states that end before `last`, sorted
+        by start.
 
-        operations: GPU, bit, begin and end of operations that begin in the window, first <= begin < last
-        (None: the last window).
+        operations: GPU, bit, start and end of operations that start in the window, first <= start <
+        last (None: the last window).
         """
         known = np.concatenate([self._under_way, operations], axis=1)
         limit = int(known[3].max(initial=first)) + 1 if last is None else last
@@ -371,6 +372,8 @@ class GpuStates:
 
 
 def _find_busy_times(bit: int, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times at which operations set in and cease, and the bit with its sign."""
+    """Return the times at which a class of operations becomes busy and idle, and its bit with a
+    sign.
+    """
     time, count = sum_changes(np.append(begin, end), np.repeat([1, -1], len(begin)))
     return time, np.diff(count > 0, prepend=False) * np.where(count > 0, bit, -bit)

@@ -1,7 +1,7 @@
-"""Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and suggested
-views.
+"""Summarize a conversion: outputs, clocks, an account of every row and record, missing data, and
+suggested views.
 
-Input: a written job. Output: a `Summary`, and its text.
+Input: a written job. Output: a `Summary` and its text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RecordBalance(Struct):
 
     @property
     def missing(self) -> int:
-        """Return the number of records that nothing accounts for: 0."""
+        """Return the number of records that are not accounted for; must be 0."""
         return self.made - self.written - sum(self.left_out.values())
 
 
@@ -74,16 +74,14 @@ class Ledger(Struct):
 
     @property
     def missing(self) -> dict[str, int]:
-        """Return the imbalance by kind, layout or kind of line: empty unless something is
-        wrong.
-        """
+        """Return the imbalance by kind, layout or kind of lines; empty if everything is correct."""
         accounts: list[tuple[str, Account | RecordBalance]] = [*self.kinds.items()]
         accounts += [*self.records.items(), *self.lines.items()]
         return {name: account.missing for name, account in accounts if account.missing}
 
     def list_reasons(self, fate: str) -> dict[tuple[str, str], int]:
-        """Return the counts of rows `dropped` or `repaired`, by (kind, reason), or of records
-        `left_out`, by (layout or kind of lines, reason).
+        """Return the counts of rows that were `dropped` or `repaired`, by (kind, reason); or of
+        records that were `left_out`, by (layout or kind of lines, reason).
         """
         accounts = self.records | self.lines if fate == "left_out" else self.kinds
         return {
@@ -97,8 +95,8 @@ class Ledger(Struct):
     def from_job(
         cls, job: Job, written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]
     ) -> Ledger:
-        """Return the account of a job. written: records by layout, lines by kind. left_out: by
-        (layout or kind of lines, reason).
+        """Return the account of a job. written: number of records by layout, and of lines by kind.
+        left_out: by (layout or kind of lines, reason).
         """
         reasons: dict[str, dict[str, int]] = defaultdict(dict)
         for (name, reason), count in sorted(left_out.items()):
@@ -184,17 +182,19 @@ class Summary(Struct, dict=True):
 
     @property
     def dropped(self) -> dict[tuple[str, str], int]:
-        """Return the rows dropped, by (kind, key of :class:`nsys2prv.events.kind.Reason`)."""
+        """Return the number of rows dropped, by (kind, key of
+        :class:`nsys2prv.events.kind.Reason`).
+        """
         return self.ledger.list_reasons("dropped")
 
     @property
     def repaired(self) -> dict[tuple[str, str], int]:
-        """Return the rows changed, by (kind, key)."""
+        """Return the number of rows changed, by (kind, key)."""
         return self.ledger.list_reasons("repaired")
 
     @property
     def left_out(self) -> dict[tuple[str, str], int]:
-        """Return the records not written, by (layout or kind of lines, key)."""
+        """Return the number of records not written, by (layout or kind of lines, key)."""
         return self.ledger.list_reasons("left_out")
 
     @property
@@ -204,7 +204,7 @@ class Summary(Struct, dict=True):
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Return the Paraver views to open first, each with a one-sentence description."""
+        """Return the Paraver views to open first -> one-sentence description."""
         if self.opening:
             return {}
         from nsys2prv.writers.paraver.cfg import choose_first_views
@@ -223,9 +223,9 @@ class Summary(Struct, dict=True):
         types: frozenset[int],
         sizes: dict[Path, int],
     ) -> Summary:
-        """Return the summary of a written trace. events: records and samples by layout,
-        communication lines by kind. left_out: records that were made but not written, by (layout or
-        kind of lines, reason).
+        """Return the summary of a written trace. events: number of records and samples by layout,
+        and of lines by kind. left_out: records that were made but not written, by (layout or kind
+        of lines, reason).
         """
         model, record = job.model, job.clock_record
         ledger = Ledger.from_job(job, events, left_out)
@@ -268,12 +268,12 @@ class Summary(Struct, dict=True):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on findings and omissions, a line each."""
+        """Notes on findings and omitted data, one line each."""
         return [note.text for note in self.noted]
 
     def text(self, verbose: bool = False) -> str:
-        """Return the closing summary as text. verbose: with all events by kind, every note and the placement
-        of reports.
+        """Return the summary as text. verbose: include all events by kind, every note, and the
+        placement of reports.
         """
         parts = [
             f"  {'' if number else label:{LABEL_WIDTH}}{line}"
@@ -293,7 +293,7 @@ def _describe_placements(job: Job) -> list[str]:
 
 
 def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
-    """Return the lines of each part, by its label."""
+    """Return label -> lines for each part of the summary."""
     gpus = f", {format_count(summary.devices, 'GPU')}" if summary.devices else ""
     ranks_by = f"; rank numbers from {' and '.join(summary.ranks_by)}" if summary.ranks_by else ""
     parts = {
@@ -351,7 +351,7 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
 
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
-    """Yield whether a note is routine, and the note, for each kind and reason of rows and records."""
+    """Yield (whether it is routine, note) for each kind and reason of rows and records."""
     for fate, counts in (("discarded", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             what = f"{format_count(count, 'row')} of {kind} {fate}"
@@ -364,7 +364,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
 
 
 def _find_title(name: str) -> str:
-    """Return the title of a layout or of a kind of lines, as used within a sentence."""
+    """Return the title of a layout, or of a kind of lines, within a sentence."""
     layout = load_catalogue().layouts.get(name)
     title = layout.title if layout else load_catalogue().lines[name].label
     return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]

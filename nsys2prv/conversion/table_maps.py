@@ -1,8 +1,9 @@
-"""Map the tables of a report: bounds of times and ids in each block of rows, by which the rows of a part in time are
-found.
+"""Map the tables of a report: bounds of times and ids in each block of rows, with which the rows of
+a time range are found.
 
-In: a report, and the outlines that were made of its tables when it was opened. Out: a map of each table with times.
-Tables without an outline are read, and so are blocks with rows that have no time, or one far from the capture.
+Input: a report, and the outlines made of its tables when it was opened. Output: a map of each table
+with times. Tables without an outline are read; so are blocks with rows that have no time, or a time
+far from the capture.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class TableMap(Struct, frozen=True):
 
     @property
     def piece_bounds(self) -> PieceBounds:
-        """Return the bounds of the times of events in each block."""
+        """Return the bounds of the event times in each block."""
         # Events last 1 ns at least.
         first, last = self.bounds[4:]
         return PieceBounds(
@@ -83,19 +84,19 @@ class TableMap(Struct, frozen=True):
         )
 
     def find_overlapping(self, span: Span) -> np.ndarray:
-        """Return a mask of the blocks with rows in a span, and of the one that ends last."""
+        """Return a mask of the blocks with rows in a span, and of the block that ends last."""
         begins, ends, *_ = self.bounds
         found = (begins <= span[1]) & (ends >= span[0])
         found[ends.argmax()] = True
         return found
 
     def list_parts(self, blocks: np.ndarray) -> tuple[Part, ...]:
-        """Return the rows of these blocks (a mask)."""
+        """Return the rows of the blocks in a mask as parts."""
         return tuple(list_blocks(self.part, blocks, self.block_rows))
 
 
 class MapTask(Struct, frozen=True):
-    """Maps tables of one report."""
+    """Task that maps tables of one report."""
 
     #: What is known of the report.
     info: ReportInfo
@@ -107,7 +108,7 @@ class MapTask(Struct, frozen=True):
 def plan_maps(
     info: ReportInfo, tables: Iterable[str], outlined: dict[str, Outline]
 ) -> Iterator[MapTask]:
-    """Yield tasks that map the tables of a report, of TASK_ROWS rows that have to be read."""
+    """Yield tasks that map the tables of a report. Each reads at most TASK_ROWS rows."""
     own: list[str] = []
     for table in sorted({*tables} & info.parts.keys()):
         own.append(table)
@@ -119,7 +120,7 @@ def plan_maps(
 
 
 def map_tables(task: MapTask) -> dict[str, TableMap]:
-    """Map the tables of a report, except those without times (a pure function over files)."""
+    """Return table -> map for tables of a report that have times. This depends only on files."""
     with open_database(task.info.path) as database:
         found = (
             (table, _map_table(database, task.info, table, task.outlines.get(table)))
@@ -153,7 +154,7 @@ def _map_table(
 def _take_outline(
     outline: Outline, capture: Capture, has_ends: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a map by an outline, and a mask of the blocks of which these are known."""
+    """Return the bounds of blocks from an outline, and a mask of the blocks whose bounds are known."""
     least, greatest, traits = (outline.bounds[which] for which in (LEAST, GREATEST, TRAITS))
     # Of no rows they are the greatest and the least numbers.
     greatest = np.maximum(greatest, -OPEN)
@@ -167,8 +168,8 @@ def _take_outline(
 
 
 def _read_bounds(database: Database, capture: Capture, piece: Part, block_rows: int) -> np.ndarray:
-    """Return the bounds of the blocks of a piece of a table, as a map has them. If rows are missing, it is not known in
-    which blocks: then each has the bounds of all.
+    """Return the bounds of the blocks in a piece of a table. If rows are missing, it is unknown in
+    which blocks; then each block has the bounds of the piece.
     """
     columns = database.tables[piece.table].columns
     begin = next(name for name in TIMES if name in columns)
@@ -187,8 +188,8 @@ def _read_bounds(database: Database, capture: Capture, piece: Part, block_rows: 
 def _find_bounds(
     rows: Columns, times: tuple[str, ...], further: list[str], capture: Capture, starts: np.ndarray
 ) -> np.ndarray:
-    """Return the bounds of blocks of rows. times: columns of the begin and of ends; further: of the id and type;
-    starts: first row of each block.
+    """Return the bounds of blocks of rows. times: columns of the start and of ends. further:
+    columns of the id and type. starts: first row of each block.
     """
     known = [rows[name] for name in times]
     begin, *ends = known
@@ -211,12 +212,12 @@ def _find_bounds(
 
 
 def _find_block_bounds(least: np.ndarray, greatest: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the least and the greatest values of each block."""
+    """Return the smallest and largest value in each block."""
     return np.stack([np.minimum.reduceat(least, starts), np.maximum.reduceat(greatest, starts)])
 
 
 def _sample_objects(database: Database, part: Part) -> Iterator[ObjectKey]:
-    """Yield the threads or streams of some rows all over a table."""
+    """Yield the threads or streams of sample rows spread over a table."""
     places = {kind.place for kind in all_kinds() if part.table in kind.tables and kind.separable}
     rowids = tuple(range(part.first, part.last + 1, ROWS_PER_SAMPLE))
     if not (part.rowid and places <= {"thread", "stream"}):

@@ -1,9 +1,10 @@
-"""Collect facts about reports as a whole: begin and end of their events, read or not, and launching calls
-without work, with the time from which the GPUs' activity is therefore unknown.
+"""Collect facts about whole reports: when their events start and end, whether or not these are
+read; and launching calls whose work is missing, with the time from which the activity of GPUs is
+therefore unknown.
 
-Time 0 and the duration of a trace follow from all events, whatever kinds are selected, so that traces of the
-same reports can be overlaid. Tables that are not read for the trace contribute only their time columns; parts
-with times beyond the known span are read by rows, as for a trace.
+Time 0 and the duration of a trace depend on all events, whatever kinds are selected, so that traces
+of the same reports can be overlaid. From tables that are not read for the trace, only time columns
+are read. Parts with times beyond the known span are read by rows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ CallKind = tuple[int, ...]
 
 
 class LostLaunches(Struct, frozen=True):
-    """Launching calls of a process, some without recorded work."""
+    """Launching calls of a process, some of which have no recorded work."""
 
     #: Index of the report.
     report: int
@@ -67,17 +68,17 @@ class LostLaunches(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """True if so many are lost that gaps between the others are meaningless."""
+        """Return True if so many launches are lost that gaps between the others mean nothing."""
         return self.lost >= FEW_LOST * self.launches
 
     @property
     def hides_idle_time(self) -> bool:
-        """True if the idle time of the process's GPUs is nowhere known."""
+        """Return True if the idle time of the process's GPUs is unknown everywhere."""
         return self.matters and self.since is None
 
 
 class WholeReport(Struct, frozen=True):
-    """Facts about a report as a whole."""
+    """Facts about a whole report."""
 
     #: First and last time of its events (local ns), None where it has none.
     span: Span | None
@@ -86,7 +87,7 @@ class WholeReport(Struct, frozen=True):
 
 
 class WholeTask(Struct, frozen=True):
-    """Finds facts about one report as a whole."""
+    """Task that finds facts about one whole report."""
 
     #: Index of the report.
     report: int
@@ -119,8 +120,8 @@ def plan_whole_task(
     asked: ReadingSettings,
     results: Sequence[TaskResult],
 ) -> WholeTask:
-    """Return the task of a report that has been read. left_out: kinds that were not read, or not in
-    full; asked: settings of reading; results: all of the report.
+    """Return the task for a report that has been read. left_out: kinds that were not read, or not
+    completely. asked: settings of reading. results: all results of the report.
     """
     settings = ReadingSettings(
         lines=False, kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules
@@ -152,8 +153,8 @@ def _list_layouts_about_profiler() -> frozenset[str]:
 def list_kinds_left_out(
     selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
 ) -> list[str]:
-    """Return the names of the kinds that are not read, or not in full. beside: kinds that are read although
-    not selected.
+    """Return the names of the kinds that are not read, or not completely. beside: kinds that are
+    read although they are not selected.
     """
     return [
         kind.name
@@ -165,13 +166,13 @@ def list_kinds_left_out(
 
 
 def survey_report(task: WholeTask) -> WholeReport:
-    """Collect facts about a report as a whole (a pure function over files)."""
+    """Return facts about a whole report. This depends only on files."""
     with open_database(task.info.path) as database:
         return survey_database(task, database)
 
 
 def survey_database(task: WholeTask, database: Database) -> WholeReport:
-    """Collect facts about the report of an open database as a whole."""
+    """Return facts about the whole report in an open database."""
     span = task.span or find_span(database, task.info, task.kinds, task.settings, task.known)
     # Profiler rows count only in a report without other rows.
     span = task.stored if span is None else span
@@ -185,8 +186,8 @@ def survey_database(task: WholeTask, database: Database) -> WholeReport:
 
 
 def count_lost_launches(whole: WholeTask, database: Database, end: int) -> list[LostLaunches]:
-    """Return the processes of a report with launching calls that lack work, those in its window. end: when its
-    last event ends (local ns).
+    """Return the processes of a report in which launching calls within its window have no recorded
+    work. end: when its last event ends (local ns).
     """
     report, info, segments = whole.report, whole.info, whole.launches
     tables = [table for table in WORK_TABLES if table in info.parts]
@@ -241,7 +242,7 @@ def count_lost_launches(whole: WholeTask, database: Database, end: int) -> list[
 
 
 def _read_work(tables: Sequence[str], whole: WholeTask, database: Database) -> dict[int, _Work]:
-    """Return the work of each process with calls."""
+    """Return process -> its recorded work, for processes with launching calls."""
     done = {segment.process: _Work() for segment in whole.launches}
     names = ("globalPid", "correlationId", "streamId", "start", "end")
     for table in tables:
@@ -276,7 +277,7 @@ class _Work:
         start: np.ndarray,
         end: np.ndarray,
     ) -> None:
-        """Add work."""
+        """Add recorded work."""
         order = np.argsort(ids, kind="stable")
         self._pieces.append((ids[order], streams[order].astype(np.int32)))
         timed = (start != NULL) & (end != NULL)
@@ -290,7 +291,7 @@ class _Work:
             self.copied[stream] = max(self.copied.get(stream, 0), int(ids[rows].max()))
 
     def find_streams(self, ids: np.ndarray) -> np.ndarray:
-        """Return the stream of the work of each call, or ABSENT."""
+        """Return the stream of each call's work, or ABSENT."""
         found = np.full(len(ids), ABSENT)
         for known, streams in self._pieces:
             if len(known) and known[0] <= ids[-1] and known[-1] >= ids[0]:
@@ -304,10 +305,13 @@ class _Work:
         sure: Mapping[CallKind, int],
         copied: Mapping[int, int],
     ) -> int:
-        """Return the begin (local ns) of the first call that may have work missing (sure: calls of a kind
-        that begin before), although on all streams used by its kind recorded memory work follows it: streams
-        keep the order. NEVER without one. copied: stream -> begin of the call of its last memory work, or
-        NULL.
+        """Return the start (local ns) of the first call whose work may be missing although later
+        memory work follows on all streams that its kind uses; NEVER without one. Streams keep the
+        order of work.
+
+        begins_of: kind -> starts of calls. sure: kind -> time up to which missing work is certain;
+        only later calls are searched. copied: stream -> start of the call of its last memory work,
+        or NULL.
         """
         late = NEVER
         for kind, begin in begins_of.items():
@@ -319,8 +323,8 @@ class _Work:
 def _find_launches(
     segments: Sequence[Segment], texts: dict[int, str], window: Span | None
 ) -> Iterator[tuple[int, Launches]]:
-    """Yield process and launching calls of each segment that has any in the window, by their ids. texts: names of
-    functions by their ids.
+    """Yield (process, launching calls) for each segment that has calls in the window, by id. texts:
+    function id -> name.
     """
     launch, begin, end = (
         [number for number, text in texts.items() if pattern.match(text)]
@@ -342,8 +346,8 @@ def _find_launches(
 def _find_captures(
     segments: Sequence[Segment], begin: list[int], end: list[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return the times when each process captured streams: begins and ends, each ascending. A capture lasts
-    until it is ended on the same thread. begin, end: ids of the functions.
+    """Return process -> the times at which it captured streams, as sorted starts and ends. A
+    capture lasts until it is ended on the same thread. begin, end: ids of the functions.
     """
     calls: dict[int, list[np.ndarray]] = defaultdict(list)
     for segment in segments:

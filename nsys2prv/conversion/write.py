@@ -1,10 +1,10 @@
-"""Write the trace of a job, window by window, with the files beside it.
+"""Write the trace of a job, window by window, and the files beside it.
 
-Input: an aligned job. Output: the files, and a `Summary`. One of the files is the metadata,
-`out.nsys2prv.json`: inputs, options, clocks, and an account of every row and record, written or left out and
-why. It does not depend on when, where or by how many processes the trace was written, and contains nothing of
-a job's environment. Its only paths are those of the reports as given by the user; with `--no-paths` only
-their names.
+Input: an aligned job. Output: the files, and a `Summary`. One file is the metadata,
+`out.nsys2prv.json`: inputs, options, clocks, and an account of every row and record, written or
+discarded, with the reason. It does not depend on when, where or by how many processes the trace was
+written, and contains nothing from a job's environment. Its only paths are those of the reports as
+given by the user; with `--no-paths`, only their names.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ WRITERS: dict[str, type[Writer]] = {".prv": ParaverWriter, ".pftrace": PerfettoW
 
 
 def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
-    """Write the trace of a job, and the files beside it. keep_runs: the runs of the job are needed
-    afterwards. Raise OSError if a file cannot be written.
+    """Write the trace of a job, and the files beside it; return the summary. keep_runs: the runs
+    are needed afterwards. Raise OSError if a file cannot be written.
     """
     job, options = _leave_out_launches(job), job.plan.options
     *outputs, clock, metadata_file = list_outputs(output, options.compress)
@@ -104,7 +104,7 @@ def write_job(job: Job, output: str | Path, keep_runs: bool = True) -> Summary:
 
 
 def _leave_out_launches(job: Job) -> Job:
-    """Return the job without the lines of launches that were stored for analyses alone."""
+    """Return the job without launch lines that were stored only for analyses."""
     masks = job.plan.cut.field_masks
     runs = [run for run in job.runs if run.shape.stream != LINE or masks[run.shape.name]]
     lost = {run.shape.name for run in job.runs} - {run.shape.name for run in runs}
@@ -116,7 +116,7 @@ def _leave_out_launches(job: Job) -> Job:
 
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
-    """Return the writer for an output given as `out`, `out.prv` or `out.prv.gz`, and the name of
+    """Return the writer for an output given as `out`, `out.prv` or `out.prv.gz`, and the path of
     the trace.
     """
     endings = "|".join(map(re.escape, WRITERS))
@@ -128,14 +128,16 @@ def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writ
 
 
 def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """Return the paths of the trace, of its format's files, of the clock file and of the metadata."""
+    """Return the paths of the trace, of the further files of its format, of the clock file, and of
+    the metadata.
+    """
     writer, trace = choose_writer(output, compress)
     endings = (*writer.beside, ".clock.yaml", ENDING)
     return trace, *(name_beside(trace, ending) for ending in endings)
 
 
 def _describe_content(job: Job, runs: Sequence[Run]) -> TraceContent:
-    """Return the description of the trace for its writer. runs: its records."""
+    """Return the description of the trace for its writer. runs: the records to write."""
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     sampled: dict[int, set[tuple[str, str]]] = defaultdict(set)
@@ -172,8 +174,8 @@ def _describe_content(job: Job, runs: Sequence[Run]) -> TraceContent:
 def _write_windows(
     job: Job, plan: WindowPlan, head: bytes, trace: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
-    """Write the trace under a temporary name, `head` first. Returns the number of lines, and, by
-    layout, how many samples were dropped because another one has the same time.
+    """Write the trace under a temporary name, with `head` first. Return the number of lines, and
+    layout -> number of samples dropped because another one has the same time.
     """
     saved = job.folder / "windows"
     save_object(plan, saved)
@@ -202,7 +204,7 @@ def _write_windows(
 
 
 class WindowPlan(Struct):
-    """The data that workers need to write any window."""
+    """Data that workers need to write any window."""
 
     #: Writer, after its `begin`.
     writer: Writer
@@ -220,8 +222,8 @@ class WindowPlan(Struct):
 
 
 def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, int, Counter[str]]:
-    """Make the bytes of a window, or a file of them; return these, the number of lines, and by layout the
-    number of sampled numbers left out.
+    """Make the bytes of a window, or a file with them. Return these, the number of lines, and
+    layout -> number of dropped samples.
     """
     plan, reader = _open_plan(plan_path)
     last = plan.bounds[number + 1] if number + 1 < len(plan.bounds) else None
@@ -237,7 +239,7 @@ def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, 
 
 
 def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
-    """Return the bytes to write, compressed on request."""
+    """Return the bytes to write, compressed if requested."""
     views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     if not compress:
         return views
@@ -274,8 +276,8 @@ def _open_plan(path: Path) -> tuple[WindowPlan, WindowReader]:
 
 
 def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
-    """Return the content of the metadata file. clock: name of the clock file beside the trace, if there is
-    one.
+    """Return the text of the metadata file. clock: name of the clock file beside the trace, if
+    there is one.
     """
     options, ledger = job.plan.options, summary.ledger
     inputs = job.run_small(describe_input, [info.given for info in job.infos])
@@ -352,7 +354,7 @@ def _make_metadata(job: Job, summary: Summary, clock: str | None) -> str:
 
 
 def _describe_options(options: Options) -> dict[str, Any]:
-    """Return the options that differ from their defaults; of files the names."""
+    """Return the options that differ from their defaults. Files are given by name."""
     named = replace(
         options,
         align=Path(options.align).name,
@@ -376,7 +378,7 @@ def _find_changes(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any
 
 
 def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
-    """Return the tables that no selected kind reads: at most how many rows they have, and why."""
+    """Return the tables that no selected kind reads -> the maximum number of rows, and the reason."""
     read, translated = (
         {table for kind in kinds for table in (*kind.tables, *kind.lookup_tables)}
         for kinds in (job.selection.kinds, all_kinds())
@@ -396,7 +398,7 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def _describe_reasons(summary: Summary) -> dict[str, str]:
-    """Return the text of every reason that the account names."""
+    """Return reason -> text for every reason in the account."""
     ledger = summary.ledger
     keys = {key for _, key in summary.repaired}.union(
         *((*one.dropped, *one.skipped, *one.synthesized) for one in ledger.kinds.values()),
@@ -417,7 +419,7 @@ def _describe_notes(job: Job, lines: Sequence[str]) -> list[str]:
 
 
 def describe_input(path: Path) -> dict[str, Any]:
-    """Return sizes and checksums of a report, either a file or a folder of files."""
+    """Return size and checksum of a report, which is a file or a folder of files."""
     if path.is_file():
         return {"bytes": path.stat().st_size, "checksum": _compute_checksum(path)}
     files = sorted(member for member in path.iterdir() if member.is_file())
@@ -428,8 +430,8 @@ def describe_input(path: Path) -> dict[str, Any]:
 
 
 def _compute_checksum(path: Path) -> str:
-    """Return the checksum described by :data:`CHECKSUM`, in hexadecimal. The first bytes of the file contain
-    SQLite's change counter.
+    """Return the checksum (see :data:`CHECKSUM`) in hexadecimal. The first bytes of the file
+    contain SQLite's change counter.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)

@@ -344,7 +344,7 @@ def _list_rows(waiter: _Thread, found: _Found) -> pl.DataFrame:
 
 def _find_releaser(waiter: _Thread, waits: np.ndarray, threads: Iterable[_Thread]) -> _Found | None:
     """Return the work of another thread that ends some waits. Return None if it is unknown, or if
-    it is a CUDA or MPI call in another thread of the same process.
+    nearly all waits end just after CUDA or MPI calls in a thread of the same process.
     """
     if len(waits) < FEWEST_WAITS:
         return None

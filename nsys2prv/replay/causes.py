@@ -1,5 +1,5 @@
-"""Find the bottlenecks of a job: changes of its work, the one with the largest savings first. Each is
-replayed with those before it applied, because their savings do not add up.
+"""Find the bottlenecks of a job: the changes to its work with the largest savings. Each is replayed
+after the changes before it are applied, because savings do not add up.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 
 
 class Cause(Struct, frozen=True):
-    """A change that gains time."""
+    """A change that saves time."""
 
     #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; cpu, imbalance,
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at
@@ -88,12 +88,12 @@ class Cause(Struct, frozen=True):
 
     @property
     def is_specific(self) -> bool:
-        """True if it names a rank, link or item, not all time of a kind."""
+        """Return True if the cause names a rank, link or item, rather than all time of a kind."""
         return self.kind not in LIMITS
 
 
 def find_causes(replay: Replay) -> list[Cause]:
-    """Return the changes that save time: stragglers, other causes, limits."""
+    """Return the changes that save time, in this order: stragglers, other causes, limits."""
     # A rank that waits for a CPU is late for that reason, whichever rank it is.
     waiting = Cause("cpu", replay.compute_gain(replay.cpu_waits, LEAST_GAIN), replay.cpu_waits)
     first = [waiting] if waiting.gain >= LEAST_GAIN else []
@@ -126,7 +126,9 @@ def find_causes(replay: Replay) -> list[Cause]:
 
 
 def _measure_alone(replay: Replay, cause: Cause) -> Cause:
-    """Return a cause with its savings alone: other causes may make it worse, or hide it."""
+    """Return a cause with its savings if only this change is made. Other causes may increase or
+    hide its savings.
+    """
     if cause.kind in HAS_OTHERS:
         return cause
     alone = replay.compute_gain(cause.changes)
@@ -136,7 +138,9 @@ def _measure_alone(replay: Replay, cause: Cause) -> Cause:
 
 
 def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
-    """Return the sets of processes, and links, that delay the others, and the replay without their costs."""
+    """Return the sets of processes, and the links, that delay others; and the replay without their
+    costs.
+    """
     causes: list[Cause] = []
     base = replay
     for _ in range(MOST_CULPRITS):
@@ -172,8 +176,8 @@ def _find_culprits(replay: Replay) -> tuple[list[Cause], Replay]:
 
 
 def _leave_pageable(replay: Replay, suspects: list[Suspect]) -> list[Suspect]:
-    """Return suspects without those whose copies are slower only because of pageable memory, which is a cause
-    of its own.
+    """Return the suspects without those whose copies are slower only because of pageable memory,
+    which is a separate cause.
     """
     if not any(one.kind == "copies" and one.gain >= LEAST_CERTAIN for one in suspects):
         return suspects
@@ -194,8 +198,8 @@ def _is_same(suspect: Suspect, other: Suspect | None) -> bool:
 
 
 def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[Changes, float]:
-    """Return the part of changes that affects a few repetitions of the culprit's work, in which it takes much
-    longer than in others, and its share of the savings.
+    """Return the part of the changes that affects the few repetitions of the culprit's work that
+    take much longer than others, and its share of the savings.
     """
     edges, saved = replay.list_saved(changes)
     whole = culprit.is_link or culprit.hands_off or culprit.is_own or culprit.ratio
@@ -220,7 +224,7 @@ def _find_moments(replay: Replay, changes: Changes, culprit: Suspect) -> tuple[C
 
 
 def _list_candidates(replay: Replay) -> Iterator[Cause]:
-    """Yield changes to the whole job, with their individual savings."""
+    """Yield changes to the whole job, each with its own savings."""
     pause, found = 0.0, list[Cause]()
     replay.prepare()
     for cause in prepare_next(_list_changes_of_job(replay)):
@@ -250,7 +254,7 @@ def _are_equal(changes: Changes, others: Changes) -> bool:
 
 
 def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:
-    """Yield changes to the whole job, with savings still unknown."""
+    """Yield changes to the whole job, without savings yet."""
     has_gpus = has_gpu_work(replay)
     # Without GPUs the time between calls is the work of the job.
     for place in _list_places(replay, HOST if has_gpus else (Kind.CALL,)):
@@ -261,7 +265,7 @@ def _list_changes_of_job(replay: Replay) -> Iterator[Cause]:
 
 
 def has_gpu_work(replay: Replay) -> bool:
-    """Return whether GPUs do something in the job."""
+    """Return True if there is GPU work in the job."""
     return bool(len(replay.select(GPU)))
 
 
@@ -270,9 +274,9 @@ def _is_of(memory: int) -> pl.Expr:
 
 
 def find_copy_speed(replay: Replay) -> tuple[float, bool]:
-    """Return the speed of large copies of pinned memory between hosts and GPUs (B/ns), and whether copies of
-    pinned memory in the job show it. Otherwise it is the usual speed with these GPUs, and at least that of
-    any large copy here.
+    """Return the speed of large copies of pinned memory between hosts and GPUs (B/ns), and whether
+    the job contains such copies. If not, the speed is the usual one for these GPUs, and at least
+    that of any large copy in the job.
     """
     known = replay.known
     large = replay.job.copies.filter(
@@ -287,7 +291,9 @@ def find_copy_speed(replay: Replay) -> tuple[float, bool]:
 
 
 def pin_copies(replay: Replay) -> Changes:
-    """Make copies of pageable memory as fast as those of pinned memory, and their calls not wait for them."""
+    """Return changes in which copies of pageable memory are as fast as copies of pinned memory, and
+    their calls do not wait for them.
+    """
     graph, edges = replay.graph, replay.edges
     slow = replay.job.copies.filter(_is_of(replay.known.pageable) & (pl.col("bytes") > SMALL_COPY))
     at = graph.time[edges.target[slow["edge"].to_numpy()]]
@@ -309,14 +315,18 @@ def pin_copies(replay: Replay) -> Changes:
 
 
 def _remove_family(family: str, replay: Replay) -> Changes:
-    """Make the calls of a family take no time, except the first of each name in a process."""
+    """Return changes in which the calls of a family take no time, except the first call of each
+    name in a process.
+    """
     labels = replay.job.calls
     calls = [name for name, label in labels.items() if FAMILIES[family].match(label)]
     return replay.remove_calls(calls, repeated=True)
 
 
 def remove_launches(replay: Replay) -> Changes:
-    """Make calls that only launch work, and the time between two of them, take no time."""
+    """Return changes in which calls that only launch work, and the time between two such calls,
+    take no time.
+    """
     calls = [name for name, label in replay.job.calls.items() if LAUNCHES.match(label)]
     between = make_place(*np.meshgrid(calls, calls)).ravel() if calls else ()
     made = replay.scale((Kind.CALL,), keys=calls, longest=LONGEST_LAUNCH)
@@ -324,7 +334,9 @@ def remove_launches(replay: Replay) -> Changes:
 
 
 def remove_long_pauses(replay: Replay) -> Changes:
-    """Limit pauses of hosts between calls to the usual time of a launch, except between polling calls."""
+    """Return changes in which pauses of hosts between calls last at most as long as a usual launch.
+    Pauses between polling calls do not change.
+    """
     gaps, edges = replay.select((Kind.GAP,)), replay.edges
     long = gaps[replay.graph.weight[gaps] >= LONGEST_LAUNCH]
     # Moments are the begin and the end of each node.
@@ -333,13 +345,15 @@ def remove_long_pauses(replay: Replay) -> Changes:
 
 
 def use_tensor_cores(replay: Replay) -> Changes:
-    """Make GEMMs without Tensor Cores, on GPUs that have them, use Tensor Cores."""
+    """Return changes in which GEMMs without Tensor Cores use them, on GPUs that have them."""
     names, processes = replay.known.products
     return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 
 
 def speed_up_products(replay: Replay) -> Changes:
-    """Raise products far below the rate allowed by their shapes to the rate of the job's other products."""
+    """Return changes in which products far below the rate that their shapes allow reach the rate of
+    the job's other products.
+    """
     weight = replay.graph.weight
     chosen = [
         (replay.select(GPU, (name,), (process,)), share)
@@ -350,7 +364,9 @@ def speed_up_products(replay: Replay) -> Changes:
 
 
 def balance_work(replay: Replay) -> Changes:
-    """Divide work equally among ranks, that of GPUs if they do something."""
+    """Return changes in which work is divided equally among ranks: GPU work if there is any,
+    otherwise host work.
+    """
     return replay.balance(GPU if has_gpu_work(replay) else HOST)
 
 
@@ -379,7 +395,7 @@ OF_GPUS = ("host_time", "pauses")
 
 
 def _list_places(replay: Replay, kinds: tuple[Kind, ...]) -> list[tuple[Kind, int]]:
-    """Return calls, and places between calls, by their time on the critical path."""
+    """Return calls, and places between calls, sorted by their time on the critical path."""
     path = replay.sum_work(replay.path, "kind", "key")
     # Work that begins within its launching call.
     is_within = (pl.col("kind") == Kind.LAUNCH) & (pl.col("key") % 2 == 0)

@@ -1,5 +1,5 @@
-"""Read the events of one unit that the replay needs, as columns: outermost calls of host threads, operations
-of devices, and rows with the dependencies of calls and streams.
+"""Read the events of one unit that the replay needs, as columns: outermost calls of host threads,
+device operations, and rows with dependencies between calls and streams.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MIGRATIONS = [
 
 
 class Calls(Struct, frozen=True):
-    """Outermost calls of host threads, by begin."""
+    """Outermost calls of host threads, sorted by start."""
 
     #: ns of the trace.
     begin: np.ndarray
@@ -92,12 +92,12 @@ class Calls(Struct, frozen=True):
 
     @property
     def meets(self) -> np.ndarray:
-        """Mask of the calls that may wait for other processes: those of MPI, and hand-offs."""
+        """Mask of the calls that may wait for other processes: MPI calls and hand-offs."""
         return self.name >= WAITED
 
 
 class Operations(Struct, frozen=True):
-    """Operations of devices, by their launches."""
+    """Device operations, sorted by launch."""
 
     #: ns of the trace.
     begin: np.ndarray
@@ -121,7 +121,7 @@ class Operations(Struct, frozen=True):
 
 
 class Markers(Struct, frozen=True):
-    """Rows about CUDA events and synchronisation, by begin."""
+    """Rows about CUDA events and synchronization, sorted by start."""
 
     #: ns of the trace.
     time: np.ndarray
@@ -136,7 +136,7 @@ class Markers(Struct, frozen=True):
 
 
 class Launches(Struct, frozen=True):
-    """Calls that have a correlation."""
+    """Calls that have a correlation id."""
 
     #: Task of the trace, and the correlation, which is one of its report's process.
     task: np.ndarray
@@ -146,8 +146,10 @@ class Launches(Struct, frozen=True):
 
 
 def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[Calls, Launches]:
-    """Return the outermost CUDA and MPI calls of a unit, with its sides of hand-offs as separate calls, and
-    the operations they launched. handoffs: of all units (HANDOFFS of `match/handoffs.py`).
+    """Return the outermost CUDA and MPI calls of a unit, and the calls that launched operations.
+
+    The unit's sides of hand-offs are separate calls. handoffs: of all units (HANDOFFS in
+    `match/handoffs.py`).
     """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
     columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
@@ -170,15 +172,15 @@ def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[
 
 
 def _make_calls(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns of calls of a layout: _CALL_COLUMNS."""
+    """Return the columns _CALL_COLUMNS for the calls of a layout."""
     is_mpi = layout != "cuda_api"
     name = np.minimum(columns["call"], WAITED - 1) + MPI_NAMES * is_mpi
     return {"correlation": np.full(len(name), ABSENT), **columns, "name": name}
 
 
 def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the waits of hand-offs, and the moments at which others end them, on some rows (a mask):
-    _CALL_COLUMNS.
+    """Return the waits of hand-offs, and the times at which others end them, on the rows in a mask,
+    with the columns _CALL_COLUMNS.
     """
     name, waited = pl.lit(HANDOFF).alias("name"), handoffs.filter("waited")
     sides = [
@@ -192,8 +194,8 @@ def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndar
 
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
-    """Return the effects of each call, such as SYNCHRONISES | FREES (uint8): by its name, and by whether
-    it copies pageable memory.
+    """Return the effects of each call as flags, such as SYNCHRONISES | FREES (uint8). They depend
+    on its name, and on whether it copies pageable memory.
     """
     values, codes = factorize(calls.name)
     does = [
@@ -208,7 +210,7 @@ def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operatio
 
 
 def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:
-    """Return the operations of the devices of a unit."""
+    """Return the device operations of a unit."""
     fields = {
         layout: (name, "correlation", *more) for layout, (_, name, more) in _OPERATIONS.items()
     }
@@ -228,7 +230,7 @@ def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Laun
 
 
 def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns of operations of a layout: _OPERATION_COLUMNS."""
+    """Return the columns _OPERATION_COLUMNS for the operations of a layout."""
     kind, name, _ = _OPERATIONS[layout]
     none = np.full(len(columns["begin"]), -1)
     made = {**columns, "name": columns[name], "kind": none * 0 + kind}
@@ -249,8 +251,10 @@ def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str
 def _order_unlaunched(
     call: np.ndarray, thread: np.ndarray, begin: np.ndarray, calls: Calls
 ) -> np.ndarray:
-    """Return the calls that launched operations. An operation launched before the capture gets the call of
-    the next operation of its stream, if it began after that call, as it was launched no later.
+    """Return the call that launched each operation.
+
+    If an operation was launched before the capture, it gets the call of the next operation on its
+    stream, provided that it began after this call: it was launched no later.
     """
     if not (call < 0).any():
         return call
@@ -265,7 +269,7 @@ def _order_unlaunched(
 
 
 def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
-    """Return the call of each (task, correlation), or -1 (int32)."""
+    """Return the call of each (task, correlation) as int32, or -1."""
     call = np.full(len(tasks), -1, np.int32)
     for task in np.unique(launches.task).tolist():
         ids, calls = launches.correlation, launches.call
@@ -284,7 +288,7 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
 
 
 def read_markers(reader: EventReader, unit: int) -> Markers:
-    """Return the contents of the event and synchronization tables of a unit."""
+    """Return the rows of the event and synchronization tables of a unit."""
     named = "begin", "event", "stream", "thread"
     records = reader.read_begins("cuda_event", ("event", "stream"), unit)
     waits = reader.read_begins("cuda_synchronization", ("event", "stream", "type"), unit)
@@ -321,7 +325,7 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
 
 
 def label_calls(labels: Mapping[str, pl.DataFrame]) -> dict[int, str]:
-    """Return name of a call, as in :class:`Calls` -> its label. labels: by name set."""
+    """Return call name (number, as in :class:`Calls`) -> label. labels: by name set."""
     named = {"cuda_api": 0} | dict.fromkeys(MPI_LAYOUTS, MPI_NAMES)
     return {
         value + more: label

@@ -1,20 +1,21 @@
-"""Represent the graph of moments and dependencies: typical latencies, the dependency that each moment waited
-for, and times with other weights.
+"""Represent the dependency graph: typical latencies, the dependency for which each node waited, and
+times with other weights.
 
-A node is the begin of a call or of a device operation, an end with dependencies other than the begin, or a
-meeting of ranks, one for each rank if they meet inside its work. Most calls and operations end when their
-work is done: then the end is not a node, and the work belongs to the node. Moments are numbered: twice the
-number of a node, plus one for the end of its work. Nodes of a unit are contiguous, with sources before
-targets. Edges are ordered by target, those of units first, then those that connect units; work of nodes is
-numbered after all edges, and treated like an edge from the begin of the work to its end.
+A node is the start of a call or device operation, an end with dependencies other than the start, or
+a meeting of ranks (one node per rank if they meet inside its work). Most calls and operations end
+when their work is done. Then the end is not a node, and the work belongs to the node. Moments are
+numbered: twice the number of a node, plus one for the end of its work. Nodes of a unit are
+contiguous, with sources before targets. Edges are sorted by target: first the edges within units,
+then those that connect units. The work of nodes is numbered after all edges, and treated as an edge
+from the start of the work to its end.
 
-A node waited for the edge that allows it last. This edge gets the weight that reproduces the recording; the
-excess over the typical weight of its kind is *unexplained*. The other edges keep their typical weight. So the
-unchanged replay is exact; the replay with only typical weights shows how much of the time the dependencies
-explain.
+A node waited for the edge that allowed it last. This edge gets the weight that reproduces the
+recording; the excess over the typical weight of its kind is *unexplained*. The other edges keep
+their typical weight. An unchanged replay is therefore exact, and a replay with only typical weights
+shows how much of the time the dependencies explain.
 
-Columns are as narrow as possible: the graph of a job of ten million calls and operations takes half a
-gigabyte. The loops are in `native/replay.c`.
+Columns are as narrow as possible: the graph of a job with ten million calls and operations takes
+half a gigabyte. The loops are in `native/replay.c`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ CLOCKS_APART = 20 * US
 
 
 class Kind(IntEnum):
-    """Kinds of edges: first work, then latencies and order. As in native/replay.c."""
+    """Kinds of edges: work first, then latencies and order. The same numbers are in
+    native/replay.c.
+    """
 
     KERNEL = 0
     COPY = 1
@@ -72,7 +75,7 @@ Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
-    """A column with values that are looked up by row indices, EDGE_ROWS rows at a time."""
+    """A column whose values are looked up by row indices, EDGE_ROWS rows at a time."""
 
     def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
         self._look_up = look_up
@@ -97,7 +100,7 @@ def split_rows(count: int, columns: int = 1) -> Iterator[slice]:
 
 
 class Durations(Struct, frozen=True):
-    """A column of durations (ns), as int32."""
+    """A column of durations (ns) as int32, with long durations stored separately."""
 
     #: LONG for a weight in the table, the least int32 for an edge that does not apply.
     value: np.ndarray
@@ -117,11 +120,11 @@ class Durations(Struct, frozen=True):
 
     @property
     def columns(self) -> tuple[np.ndarray | bytearray, ...]:
-        """The columns, as the compiled functions take them."""
+        """The columns in the form that the compiled functions take."""
         return self.value, self.place, self.length, *self.changed
 
     def change(self, changes: Changes) -> Durations:
-        """Return the durations with changes."""
+        """Return the durations after these changes."""
         if not changes:
             return self
         *changed, tabled = core.change_durations(self.columns, changes)
@@ -142,7 +145,9 @@ class Durations(Struct, frozen=True):
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
-    """Return durations (int32); find_long gives those too long for that type (ns)."""
+    """Return durations (int32). find_long: returns the durations (ns) of rows that are too long for
+    this type.
+    """
     place = np.flatnonzero(value == LONG)
     return Durations(value, place, find_long(place).astype(np.int64))
 
@@ -184,7 +189,7 @@ COLUMNS = {
 
 
 class Columns(dict[str, bytearray]):
-    """Columns that grow, by their names in COLUMNS; in place if no array of the column is in use."""
+    """Columns that grow, with the names in COLUMNS; in place if no array of the column is in use."""
 
     def view(self, name: str) -> np.ndarray:
         """Return a column as an array."""
@@ -202,8 +207,8 @@ class Columns(dict[str, bytearray]):
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split classes of the sizes of transfers into the name, the class of the bytes, and whether it
-    is a message.
+    """Split size classes of transfers into the name, the class of the bytes, and whether it is a
+    message.
     """
     is_message = size < 0
     name, of_bytes = np.divmod(np.where(is_message, -1 - size, size), 1000)
@@ -211,7 +216,7 @@ def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class Edges:
-    """Edges of a graph, followed by the work of its nodes: columns to be indexed."""
+    """Edges of a graph, followed by the work of its nodes. The columns are indexed by edge."""
 
     def __init__(self, graph: Graph) -> None:
         count, first = len(graph.target), graph.joined
@@ -236,8 +241,9 @@ class Edges:
 
 
 def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
-    """Return the values of edges in a column, or the node number times `factor` for nodes' work, which is
-    numbered after the edges (int32)."""
+    """Return the values of edges in a column (int32). For the work of nodes, which is numbered
+    after the edges, return the node number times `factor`.
+    """
     found = np.asarray((rows - len(column)) * factor, np.int32)
     is_edge = rows < len(column)
     if not found.ndim:
@@ -247,7 +253,7 @@ def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
 
 
 class Graph(Struct, frozen=True, dict=True):
-    """Nodes, and edges by their targets."""
+    """Nodes, and edges sorted by target."""
 
     #: Node that each edge leads to, and the moment that it waits for (int32).
     target: np.ndarray
@@ -281,15 +287,17 @@ class Graph(Struct, frozen=True, dict=True):
 
     @property
     def recorded(self) -> tuple[object, np.ndarray, tuple[np.ndarray, ...]]:
-        """Arguments of the compiled functions: the graph, recorded times and weights."""
+        """Arguments for the compiled functions: the graph, the recorded times, and the weights."""
         return self.core, self.time.nodes, self.weight.columns
 
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the target nodes of edges, or the nodes of work (int32)."""
+        """Return the target node of each edge, or the node of each work (int32)."""
         return _look_up(rows, self.target, 1)
 
     def find_keys(self, rows: np.ndarray) -> np.ndarray:
-        """Return the identity of work edges, the same number on all ranks: name, place, or channel (int32)."""
+        """Return the key of each work edge (int32): its name, place or channel. Keys are the same
+        on all ranks.
+        """
         keys = np.empty(rows.shape, np.int32)
         core.find_keys(self.core, np.ascontiguousarray(rows, np.int32), keys)
         return keys
@@ -300,8 +308,10 @@ class Graph(Struct, frozen=True, dict=True):
         counts: np.ndarray | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[Times, int]:
-        """Return the times of all moments with other weights, valid as long as these and `out`, for the times
-        of nodes; and the last counted moment (ns), among those of :meth:`count_moments`.
+        """Return the times of all moments with other weights, and the last counted moment (ns).
+
+        counts: from :meth:`count_moments`. The times are valid as long as `weight` and `out`, an
+        array for the times of nodes, are not changed.
         """
         weight, count = weight or self.weight, len(self.row)
         nodes = np.empty(count, np.int64) if out is None else out
@@ -316,7 +326,7 @@ class Graph(Struct, frozen=True, dict=True):
         return counts
 
     def select(self, kinds: Collection[Kind], begin: int, end: int) -> dict[Kind, np.ndarray]:
-        """Return the edges of each kind that end in (begin, end] (ns)."""
+        """Return kind -> the edges that end in (begin, end] (ns)."""
         bits = sum(1 << kind for kind in {*kinds})
         found = core.select_edges(*self.recorded, bits, begin, end)
         return {Kind(kind): np.frombuffer(rows, np.int32) for kind, rows in found.items()}
@@ -328,8 +338,8 @@ class Graph(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
         longest: int = LONG,
     ) -> np.ndarray:
-        """Return the edges with one of these keys, of one of these processes, and shorter than `longest`
-        (ns), LONG for all.
+        """Return the edges that have one of these keys, belong to one of these processes, and are
+        shorter than `longest` (ns; LONG for any).
         """
         wanted = None if keys is None else np.array([*keys], np.int32)
         mask = None
@@ -340,7 +350,9 @@ class Graph(Struct, frozen=True, dict=True):
         return np.frombuffer(chosen, np.int32)
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
-        """Return the first edge of these kinds within a unit that leads to each moment, or -1."""
+        """Return, for each moment, the first edge of these kinds within a unit that leads to it, or
+        -1.
+        """
         node, target, is_work = moments >> 1, self.target[: self.joined], moments & 1 > 0
         edge, end = (np.searchsorted(target, node, side) for side in ("left", "right"))
         edge = np.where(is_work, len(self.target) + node, edge)
@@ -352,8 +364,8 @@ class Graph(Struct, frozen=True, dict=True):
             edge = edge + (other & ~is_work)
 
     def trace_path(self, counts: np.ndarray, begin: int, times: Times | None = None) -> np.ndarray:
-        """Return the chain of edges that the last counted moment waited for, the last first, back to `begin`
-        (ns). times: of a replay, otherwise the recorded ones.
+        """Return the chain of edges for which the last counted moment waited, the last edge first,
+        back to `begin` (ns). times: of a replay; by default, the recorded times.
         """
         binding, times = (self.binding, self.time) if times is None else (None, times)
         path = core.trace_path(self.core, times.nodes, times.weight.columns, binding, counts, begin)
@@ -367,8 +379,8 @@ def plan_replay(
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
 ) -> bytes:
-    """Return the order in which a replay visits the nodes. Edges on cycles are removed, first those with a
-    source that is not earlier. graph: of the compiled functions.
+    """Return the order in which a replay visits the nodes. Edges on cycles are removed, first those
+    whose source is not earlier. graph: of the compiled functions.
     """
     plan, placed = core.plan_replay(graph, np.array(bounds, np.int64))
     is_first, nodes = True, len(columns.view("time"))

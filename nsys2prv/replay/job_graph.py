@@ -1,4 +1,4 @@
-"""Build the graph of a whole job: the graphs of its units, connected by the meetings of ranks."""
+"""Build the graph of a whole job: the graphs of its units, connected by meetings of ranks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ JOINING_NODES = {
 
 
 class JobGraph(Struct, frozen=True, dict=True):
-    """The graph of a job, and the meaning of its numbers."""
+    """The graph of a job, with the meaning of its numbers."""
 
     #: Nodes and edges.
     graph: Graph
@@ -103,7 +103,7 @@ class JobGraph(Struct, frozen=True, dict=True):
 
     @property
     def rows(self) -> Column:
-        """Row of the trace of each moment, -1 of meetings."""
+        """Row of the trace for each moment; -1 for meetings."""
         return Column(lambda moments: self.graph.row[moments >> 1])
 
 
@@ -119,8 +119,8 @@ def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> 
 def join_units(
     reader: EventReader, labels: Mapping[int, str], units: Iterable[UnitGraph]
 ) -> JobGraph:
-    """Connect the graphs of all units, which may arrive one by one, by the meetings of ranks; take over their
-    columns. labels: of calls.
+    """Connect the graphs of all units by the meetings of ranks. The units may arrive one by one;
+    their columns are reused. labels: of calls.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
     device_of = np.append(reader.rows.get_column("device"), 0)
@@ -205,9 +205,11 @@ def join_units(
 
 
 def _find_returned(reader: EventReader, calls: pl.DataFrame, arrive: pl.DataFrame) -> pl.DataFrame:
-    """Return waits of threads that control GPUs of their process and that end just after a thread of each GPU
-    begins to wait again: `target`, the moment, and `source`, the time when each of the GPUs last did so.
-    arrive: ends of waits with unknown reasons, rows of calls.
+    """Return waits of threads that control GPUs of their process, if they end just after a thread
+    of each GPU starts to wait again.
+
+    Columns: `target` (moment) and `source` (when each of the GPUs last did so). arrive: ends of
+    waits with unknown reasons; rows of calls.
     """
     rows = reader.rows.threads.with_columns(pl.col("thread").cast(pl.Int64))
     rows = rows.select("thread", "process", gpu=pl.when("is_gpu").then("task"))
@@ -221,7 +223,7 @@ def _find_returned(reader: EventReader, calls: pl.DataFrame, arrive: pl.DataFram
 
 
 def _list_drivers(reader: EventReader) -> dict[int, int]:
-    """Return `drivers` of :class:`JobGraph`."""
+    """Return the field `drivers` of :class:`JobGraph`."""
     rows = reader.rows.threads
     if not rows["is_gpu"].any():
         return {}
@@ -230,7 +232,7 @@ def _list_drivers(reader: EventReader) -> dict[int, int]:
 
 
 def _list_helpers(reader: EventReader, handoffs: pl.DataFrame) -> dict[int, int]:
-    """Return rows of helpers in hand-offs -> a process of its own for each, numbered after the tasks."""
+    """Return row of a helper in hand-offs -> a separate process number, after the tasks."""
     rows = handoffs.select("thread", "releaser").unpivot()["value"].unique().sort().to_numpy()
     rows = rows[reader.rows.units[rows] == NO_UNIT]
     first = int(reader.rows.get_column("task").max(initial=0))
@@ -243,7 +245,7 @@ def _concatenate(parts: Sequence[Events]) -> pl.DataFrame:
 
 
 def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> None:
-    """Append the columns of a unit, with these numbers for its first node and first group."""
+    """Append the columns of a unit. first, groups: numbers of its first node and first group."""
     own = unit.columns
     target, source, typical = map(own.view, ("target", "source", "typical"))
     target += np.int32(first)
@@ -255,13 +257,13 @@ def _append_unit(columns: Columns, unit: UnitGraph, first: int, groups: int) -> 
 
 
 def _make_joining(kind: Kind, **columns: np.ndarray | int) -> pl.DataFrame:
-    """Return edges that join units. columns: of JOINING; a number fills its column."""
+    """Return edges that connect units, with the columns JOINING. A number fills its column."""
     made = {"kind": int(kind), "channel": 0, "typical": AS_RECORDED, "size": 0, **columns}
     return pl.DataFrame(made).select(*JOINING).cast(JOINING)
 
 
 class _Joiner(Struct):
-    """Edges that join units, as they are found: by meetings of ranks, and the clock."""
+    """Collects the edges that connect units: from meetings of ranks, and from the clock."""
 
     #: Of all units.
     columns: Columns
@@ -278,15 +280,15 @@ class _Joiner(Struct):
     nodes: list[pl.DataFrame] = field(default_factory=list)
 
     def add_nodes(self, time: np.ndarray, **work: np.ndarray | int) -> int:
-        """Add nodes at these times (ns), by default meetings; return the number of the first."""
+        """Add nodes at these times (ns), by default meetings, and return the number of the first."""
         first = len(self.columns.view("time")) + sum(nodes.height for nodes in self.nodes)
         made = {"time": time, "row": -1, "name": 0, "lasts": 0, "work": NO_KIND, **work}
         self.nodes.append(pl.DataFrame(made).select(*JOINING_NODES).cast(JOINING_NODES))
         return first
 
     def set_own(self, ends: np.ndarray, typical: int, kind: Kind | None = None) -> np.ndarray:
-        """Set the typical weight, and the kind, of the work of events, which is the first edge of their ends;
-        return these edges.
+        """Set the typical weight, and the kind, of the work of events; return these edges. The work
+        is the first edge of the events' ends.
         """
         columns = self.columns
         own = np.searchsorted(columns.view("target"), ends.astype(np.int32))
@@ -296,8 +298,7 @@ class _Joiner(Struct):
         return own
 
     def add_meetings(self, kind: Kind, meetings: Meetings) -> None:
-        """Add the edges of meetings with members that have no time of their own: their work is the
-        transfer."""
+        """Add the edges of meetings whose members have no other work than the transfer."""
         columns, count = self.columns, int(meetings.meeting.max(initial=-1)) + 1
         times = columns.view("time")
         moments = np.full(count, np.iinfo(np.int64).min)
@@ -337,15 +338,15 @@ class _Joiner(Struct):
         self.set_own(np.unique(ends), typical, own)
 
     def find_call_begins(self, ends: np.ndarray) -> np.ndarray:
-        """Return the begins (ns) of the calls that end at some nodes."""
+        """Return the starts (ns) of the calls that end at these nodes."""
         columns = self.columns
         first = columns.view("target").searchsorted(ends.astype(np.int32))
         return columns.view("time")[columns.view("source")[first] >> 1]
 
     def add_graphs(self, graphs: pl.DataFrame, inside: pl.DataFrame) -> None:
-        """Make the work of graphs traced as a whole begin once all partners that they meet inside have begun:
-        until then they wait. graphs: as in `kernels` of units; inside: `node_begin` and `meeting` of graphs
-        with meetings.
+        """Let the work of graphs traced as a whole begin when all partners that they meet inside
+        have begun; until then they wait. graphs: as in `kernels` of units. inside: `node_begin` and
+        `meeting` of graphs with meetings.
         """
         columns = self.columns
         times, lasts, source = map(columns.view, ("time", "lasts", "source"))
@@ -380,8 +381,8 @@ class _Joiner(Struct):
         self.parts.append(_make_joining(Kind.MEET, typical=0, target=end, source=2 * number + 1))
 
     def number_channels(self, meeting: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
-        """Return the channel of each of this many meetings, given by its processes. meeting, row: of each
-        member.
+        """Return the channel of each of `count` meetings, which depends on its processes. meeting,
+        row: of each member.
         """
         if not count:
             return np.zeros(0, np.int64)
@@ -402,7 +403,9 @@ class _Joiner(Struct):
         return np.array(numbers, np.int64)[group]
 
     def end_waits(self, returned: pl.DataFrame) -> None:
-        """Make waits end when others have arrived: `target`, the moment, and `source`, its dependency."""
+        """Let waits end when others have arrived. returned: `target` (moment) and `source` (its
+        dependency).
+        """
         ends = returned["target"].to_numpy() >> 1
         target, kind, typical = map(self.columns.view, ("target", "kind", "typical"))
         typical[np.isin(target, ends) & (kind == Kind.GAP)] = 0
@@ -410,8 +413,8 @@ class _Joiner(Struct):
         self.parts.append(_make_joining(Kind.MEET, typical=0, target=ends, source=source))
 
     def add_clock(self, long: tuple[np.ndarray, np.ndarray], arrive: np.ndarray) -> None:
-        """Add the clock, on which events from outside the job depend. long: of nodes; arrive: nodes at the
-        ends of waits for such events.
+        """Add the clock, on which events from outside the job depend. long: long work of nodes.
+        arrive: nodes at the ends of waits for such events.
         """
         clock = self.add_nodes(np.zeros(1, np.int64))
         if len(arrive):
@@ -430,10 +433,12 @@ def _find_quick_transfers(
     size: np.ndarray,
     later: np.ndarray,
 ) -> np.ndarray:
-    """Return the usual time of transfers of one size on their channel (ns), if members may end later than the
-    transfer; AS_RECORDED elsewhere. If a call waits for several transfers, only the last one shows its own
-    time, and only if the call began before it; otherwise the time is at most that of the call. call: duration
-    of calls (ns).
+    """Return the usual time of transfers of one size on their channel (ns), if members may end
+    later than the transfer; AS_RECORDED otherwise.
+
+    If a call waits for several transfers, only the last one shows its own time, and only if the
+    call began before it. Otherwise, the time is at most that of the call. call: duration of calls
+    (ns).
     """
     sizes = np.where(size < 0, (-1 - size) % 1000 - 1000, size)
     columns = {"end": end, "lasts": lasts, "channel": channel, "size": sizes, "later": later}
@@ -455,8 +460,11 @@ def _find_quick_transfers(
 def _find_outside(
     columns: Columns, lasts: Durations, task_of: np.ndarray, clock: int
 ) -> pl.DataFrame:
-    """Make pauses that end for a reason outside the job depend on the clock: they are much longer than usual
-    at their place, and end together with other ranks' pauses. Return the additional edges. lasts: of nodes.
+    """Let pauses that end for a reason outside the job depend on the clock, and return the
+    additional edges.
+
+    Such pauses are much longer than usual at their place, and end together with pauses of other
+    ranks. lasts: durations of nodes.
     """
     time, row, target, typical = map(columns.view, ("time", "row", "target", "typical"))
     kinds = np.append(columns.view("kind"), columns.view("work"))

@@ -1,5 +1,5 @@
-"""Find meetings of several ranks: NCCL and MPI collectives and messages. No member continues before all have
-arrived; the time after that is the transfer.
+"""Find meetings of several ranks: NCCL and MPI collectives and messages. No member continues before
+all have arrived; the time after that is the transfer.
 
 :mod:`nsys2prv.match.meetings` lists the calls that belong together.
 """
@@ -45,7 +45,7 @@ _USUAL = {"eager": False, "holds": True, "later": False, "lasts": AS_RECORDED, "
 
 
 class Meetings(Struct, frozen=True):
-    """Members of meetings, ordered by meeting."""
+    """Members of meetings, sorted by meeting."""
 
     #: Number of the meeting of each member, ascending from 0.
     meeting: np.ndarray
@@ -72,9 +72,9 @@ class Meetings(Struct, frozen=True):
 def find_nccl_meetings(
     reader: EventReader, kernels: pl.DataFrame, graphs: pl.DataFrame
 ) -> tuple[Meetings, pl.DataFrame]:
-    """Return the meetings of NCCL kernels, and the meetings inside graphs traced as a whole: `node_begin` and
-    `meeting` of each. kernels, graphs: `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`, `bytes` of
-    each.
+    """Return the meetings of NCCL kernels, and `node_begin` and `meeting` of meetings inside graphs
+    traced as a whole. kernels, graphs: `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`,
+    `bytes`.
     """
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size)
@@ -91,7 +91,7 @@ def find_nccl_meetings(
 
 
 def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of messages; kernels that exchange several meet once."""
+    """Return the members of messages. Kernels that exchange several messages meet once."""
     places = kernels.with_row_index("place").select("place", "thread", "begin", "end")
     sides = messages.filter(pl.col("kind") == NCCL_MESSAGE)
     sides = join_first(sides, places.rename({"place": "first"}), ("sender", "sent"), _KEY)
@@ -114,9 +114,11 @@ def _join_nccl_messages(messages: pl.DataFrame, kernels: pl.DataFrame) -> pl.Dat
 
 
 def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
-    """Add the duration of each transfer (`lasts`) to members of messages. A kernel ends with the last of its
-    transfers, which may have begun late because of a late partner: the partners of that transfer do not end
-    before it. All transfers of a kernel have its pace, unless that is contradicted.
+    """Add the duration of each transfer (`lasts`) to members of messages.
+
+    A kernel ends with its last transfer, which may have begun late because of a late partner; the
+    partners of that transfer do not end before it. All transfers of a kernel have the same speed,
+    unless that is contradicted.
     """
     begun, until = pl.col("begin").max().over("meeting"), pl.col("end").min().over("meeting")
     known = (pl.col("bytes") > 0).all().over("node_begin")
@@ -141,10 +143,12 @@ def _divide_transfers(members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return members of messages, limited to the duration that their bytes need if a link explains the end of
-    their kernel, and the meetings at such links: from a host to others, shared by several messages.
-    Everything exchanged at once has arrived when the last of it has passed the link, at the highest speed
-    observed. members: from :func:`_divide_transfers`, with the `node`.
+    """Return two frames: the members of messages, and the meetings at shared links.
+
+    If a link explains the end of a kernel, the duration of its messages is limited to what their
+    bytes need. A shared link leads from a host to others and is used by several messages.
+    Everything exchanged at once has arrived when the last of it has passed the link at the highest
+    observed speed. members: from :func:`_divide_transfers`, with the `node`.
     """
     members = members.with_columns(
         begun=pl.col("begin").max().over("meeting"),
@@ -193,8 +197,8 @@ def _share_links(members: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _find_rounds(members: pl.DataFrame) -> pl.Series:
-    """Return the round number of each member of messages: kernels that exchange messages, directly or through
-    others, are in one round.
+    """Return the round of each member of messages. Kernels that exchange messages, directly or
+    through others, are in one round.
     """
     kernel = members["node_begin"].to_numpy()
     meeting = members["meeting"].to_numpy()
@@ -214,7 +218,7 @@ def _find_rounds(members: pl.DataFrame) -> pl.Series:
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
     """Return the meetings of MPI calls. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
-    `name` of each outermost one.
+    `name` of outermost calls.
     """
     table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
     messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
@@ -247,8 +251,10 @@ def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
 
 
 def _choose_awaited(members: pl.DataFrame, awaits: int, inside: bool) -> pl.DataFrame:
-    """Return the members of meetings that wait for the root, the others, or both, and among these: until they
-    are inside the calls that complete it, or until they have called.
+    """Return the members that wait in a given way, and the members for which they wait.
+
+    awaits: they wait for the root, the others, or both. inside: they wait until the others are
+    inside the calls that complete the meeting; otherwise only until the others have called.
     """
     own = (pl.col("awaits") == awaits) & (pl.col("inside") == inside)
     is_awaited = pl.when("is_root").then(awaits & ROOT).otherwise(awaits & OTHERS) != 0
@@ -273,9 +279,10 @@ _SIDES = {
 def _find_messages(
     messages: pl.DataFrame, calls: pl.DataFrame, index: Outermost
 ) -> list[pl.DataFrame]:
-    """Return the meetings of messages. The call that completes the receive waits for the send, and for the
-    sender's call without which no data moves; the call that completes the send waits for the receiver's call
-    that releases it.
+    """Return the meetings of messages.
+
+    The call that completes the receive waits for the send, and for the sender's call without which
+    no data moves. The call that completes the send waits for the receiver's call that releases it.
     """
     rows = {}
     for name, (row, at_end, _, _) in _SIDES.items():
@@ -305,8 +312,8 @@ def _list_sides(
     size: np.ndarray,
     sides: tuple[str, ...],
 ) -> pl.DataFrame:
-    """Return members of meetings of these sides of some messages with both of the first two sides. rows: the call of
-    each side of all messages; size: their classes.
+    """Return the members of meetings for these sides of the chosen messages, if they have both of
+    the first two sides. rows: side -> call of each message. size: size classes.
     """
     found = np.stack([rows[side][chosen] for side in sides], axis=1)
     is_there = (found[:, :2] >= 0).all(axis=1)
@@ -326,8 +333,8 @@ def _list_sides(
 
 
 def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
-    """Return hand-offs between processes as meetings: the waiting ones continue when the other releases them.
-    calls: as for :func:`find_mpi_meetings`, of both sides.
+    """Return hand-offs between processes as meetings: those that wait continue when the other
+    process releases them. calls: of both sides, as for :func:`find_mpi_meetings`.
     """
     table = handoffs.with_columns(meeting="handoff")
     ends = table.select("meeting", thread="releaser", begin="released").unique(maintain_order=True)
@@ -340,7 +347,7 @@ def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
 
 
 def _group_members(frames: Sequence[pl.DataFrame]) -> Meetings:
-    """Return members of meetings of at least two, numbered through."""
+    """Return the members of meetings with at least two members, with consecutive meeting numbers."""
     parts, before = [], 0
     for frame in frames or [pl.DataFrame(schema=dict.fromkeys(_MEMBERS[:5], pl.Int64))]:
         frame = frame.filter(pl.len().over("meeting") > 1)

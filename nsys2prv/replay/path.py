@@ -1,6 +1,8 @@
-"""Find the critical path: the one chain of work and waiting, over all ranks, that explains how long a span of
-the job took, as consecutive pieces without gaps. Also replay the span on an ideal network with instantaneous
-transfers between ranks: the remaining loss by communication is serialization.
+"""Find the critical path: the chain of work and waiting over all ranks that explains how long a
+span of the job took, as consecutive pieces without gaps.
+
+Also replay the span on an ideal network with instantaneous transfers between ranks. The
+communication loss that remains is serialization.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _CAUSES = {
 
 
 class PathPieces(Struct, frozen=True):
-    """Pieces of the path, the last first: columns of one length."""
+    """Pieces of the path, the last piece first, as columns of equal length."""
 
     #: ns of the trace.
     begin: np.ndarray
@@ -63,7 +65,7 @@ class PathPieces(Struct, frozen=True):
 
 
 def find_pieces(replay: Replay) -> PathPieces:
-    """Return the pieces of the critical path of the span."""
+    """Return the pieces of the critical path of the replay's span."""
     path = replay.path
     if not len(path):
         return PathPieces(*np.zeros((5, 0), np.int64))
@@ -118,9 +120,11 @@ def find_pieces(replay: Replay) -> PathPieces:
 
 
 def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """Add to pieces of the path the columns of the work of their row (`thread`) at their `end`, or null: a
-    collective is on the path not from its begin nor, if it uses a shared link, to its end. work: `thread`,
-    `begin`, `end` and further columns.
+    """Add the columns of the work on a piece's row (`thread`) at its `end` to pieces of the path,
+    or null.
+
+    A collective is on the path not from its start, and, if it uses a shared link, not to its end.
+    work: `thread`, `begin`, `end` and further columns.
     """
     others = [name for name in work.columns if name not in ("thread", "begin", "end")]
     begun = work.rename({"begin": "begun", "end": "until"}).cast({"thread": pl.Int64}).sort("begun")
@@ -136,16 +140,18 @@ _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Ca
 
 
 def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
-    """Divide the span among the GPU activities of the critical path's rank and, while its GPUs are idle, the
-    path's dependencies: `edge` (-1: unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece,
-    some at a time. They add up to the span. Host activity during GPU work does not make a job longer, so two
-    runs of a program differ only in activity that makes one of them longer.
+    """Divide the span among the GPU activities of the rank on the critical path and, while its GPUs
+    are idle, the dependencies on the path.
+
+    Yield `edge` (-1 if unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece,
+    some at a time. They add up to the span. Host activity during GPU work does not make a job
+    longer, so two runs of a program differ only in activity that makes one of them longer.
     """
     pieces, graph = find_pieces(replay), replay.graph
     width = replay.end - replay.begin + 1
 
     def place(time: np.ndarray, process: np.ndarray) -> np.ndarray:
-        """Return times of all processes as places on one line."""
+        """Return times of all processes as positions on one line."""
         return np.clip(time, replay.begin, replay.end) - replay.begin + (process + 1) * width
 
     process = graph.processes[pieces.row].astype(np.int64)
@@ -196,7 +202,7 @@ _BEGINS = re.compile(r"MPI_(I(?!nit)|Start)")
 
 
 class IdealNetwork(Struct, frozen=True):
-    """A span of the job on an ideal network."""
+    """A span of the job, replayed on an ideal network."""
 
     #: New duration of the span, as a share of the recorded one.
     share: float
@@ -210,12 +216,12 @@ class IdealNetwork(Struct, frozen=True):
 
     @property
     def rows(self) -> np.ndarray:
-        """Row of the trace of each kernel, -1 of meetings."""
+        """Row of the trace for each kernel; -1 for meetings."""
         graph = self.graph.graph
         return Column(lambda edges: graph.row[graph.find_nodes(edges)])[self.kernels]
 
     def take(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return begin and end (ns) of some of the kernels, and whether they compute."""
+        """Return start and end (ns) of the chosen kernels, and whether they compute."""
         edges, rows = self.graph.graph.edges, self.kernels[chosen]
         computes = edges.kind[rows] == Kind.KERNEL
         return self.times[edges.source[rows]], self.times[edges.target[rows]], computes
@@ -224,8 +230,8 @@ class IdealNetwork(Struct, frozen=True):
 def replay_without_transfers(
     graph: JobGraph, begin: int, end: int, kinds: tuple[Kind, ...] = TRANSFERS
 ) -> IdealNetwork | str:
-    """Replay a span (ns of the trace) with instantaneous transfers of these kinds; return the result, or the
-    reason why there is none.
+    """Replay a span (ns of the trace) with instantaneous transfers of these kinds. Return the
+    result, or the reason why there is none.
     """
     replay, edges = Replay(graph, begin, end), graph.graph.edges
     setting_up, beginning = (

@@ -1,5 +1,5 @@
-"""Bound the savings if some processes do their work like the others, by the part of it on the critical path:
-more cannot be saved, and looking only at the path takes little time.
+"""Compute an upper bound of the savings if some processes did their work like the others: the part
+of this work on the critical path. This takes little time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from nsys2prv.replay.whatif import Changes, Replay, WorkTable
 
 
 class PathBound:
-    """The critical path of a replay, with the changes that are done."""
+    """The critical path of a replay, with the changes applied so far."""
 
     def __init__(self, replay: Replay) -> None:
         _, path, _ = replay.before
@@ -26,8 +26,9 @@ class PathBound:
     def is_below(
         self, kinds: tuple[Kind, ...], processes: tuple[int, ...], reacts: bool, least: float
     ) -> bool:
-        """Return whether the savings are certainly below this share of the span if processes do work of some
-        kinds like the others, and react so: unknown for a pipeline, whose stages are compared.
+        """Return True if the savings are certainly below `least` (a share of the span) if processes
+        did work of these kinds, and (with `reacts`) reacted, like the others. For a pipeline, whose
+        stages are compared, this is unknown.
         """
         table = self._tabulate(kinds)
         own = table.mask_processes(processes)
@@ -45,7 +46,7 @@ class PathBound:
         return self._sum_saved(changes) < least * self.replay.span
 
     def _tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        """Return the lines of the table of some kinds with work on the path, without keys."""
+        """Return the lines of the work table of some kinds with work on the path, without keys."""
         if kinds not in self._tables:
             table = self.replay.tabulate(kinds)
             lines = np.zeros(len(table.edges), bool)
@@ -58,7 +59,7 @@ class PathBound:
         return self._tables[kinds]
 
     def _sum_saved(self, changes: Changes) -> int:
-        """Return the maximum time that changes remove from the path (ns)."""
+        """Return the largest time that changes can remove from the path (ns)."""
         saved = 0
         for edges, new in changes:
             on = self.is_on[edges]

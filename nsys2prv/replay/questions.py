@@ -1,5 +1,5 @@
-"""Parse and format changes in words, such as `rank 3: gpu as others; no cudaFree`: requests of users
-(`--what-if`), and the changes of causes.
+"""Parse and format changes in words, such as `rank 3: gpu as others; no cudaFree`, for `--what-if`
+and for causes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LINKS = {
 
 
 class Names(Struct, frozen=True):
-    """Meaning of the words of a what-if in a job."""
+    """Meaning of the words in a what-if for a job."""
 
     #: Rank -> its processes.
     ranks: Mapping[int, tuple[int, ...]]
@@ -57,7 +57,7 @@ class Names(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A requested change, and the job to change. Raises UsageError for unknown names."""
+    """A requested change and the job to change. Raises UsageError for unknown names."""
 
     #: Group of the form -> its text.
     said: Mapping[str, str]
@@ -66,7 +66,7 @@ class Question(Struct, frozen=True):
 
     @property
     def processes(self) -> tuple[int, ...] | None:
-        """The named processes, or None for all."""
+        """Return the processes that the words name, or None for all."""
         if not self.said["who"]:
             return None
         wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
@@ -92,8 +92,8 @@ class Question(Struct, frozen=True):
         return tuple(sorted({process for rank in ranks for process in known[rank]}))
 
     def find_workers(self, work: str) -> tuple[int, ...] | None:
-        """Return the named processes that do work of some sort: on GPUs, or the hosts that drive them. work:
-        evidence of it, or its meaning.
+        """Return the named processes that do work of this sort: on GPUs, or as hosts that launch
+        GPU work. work: evidence of the work, or its meaning.
         """
         drivers, named = self.replay.job.drivers, self.processes
         if named is None or not drivers:
@@ -104,7 +104,9 @@ class Question(Struct, frozen=True):
         return tuple(sorted(gpus))
 
     def _find_gpus(self, wanted: str) -> tuple[int, ...]:
-        """Return the processes of GPUs, given by numbers, or by one number with its host or process."""
+        """Return the processes of GPUs, given by numbers, or by one number with its host or
+        process.
+        """
         known = self.names.gpus
         try:
             names = [f"gpu{number}" for number in _parse_numbers(wanted)]
@@ -117,7 +119,7 @@ class Question(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """The factor by which something takes longer."""
+        """The factor for the duration."""
         try:
             return float(self.said["factor"])
         except ValueError:
@@ -125,62 +127,66 @@ class Question(Struct, frozen=True):
             raise UsageError(f"--what-if x{text}: give a factor, as in x0.5") from None
 
     def find_calls(self, name: str, what: str = "call") -> list[int]:
-        """Return the calls that match a name, or pattern, in the words."""
+        """Return the values of the calls whose names match the name or pattern in the words."""
         return _find_named(self.said[name], self.replay.job.calls, what)
 
     def work_as_others(self) -> Changes:
-        """Give ranks, or the ranks of a host, the others' work."""
+        """Return changes in which ranks, or the ranks of a host, do their work as others do."""
         suspect = Suspect(0.0, self.said["work"], self.find_workers("work") or ())
         return do_as_others(self.replay, suspect)
 
     def hand_off(self) -> Changes:
-        """Make ranks take no time, or no longer than usual, while others wait for them."""
+        """Return changes in which ranks take no time, or no longer than usual, while others wait
+        for them.
+        """
         kind = _HANDOFFS[self.said["handoffs"]]
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
 
     def share(self) -> Changes:
-        """Divide the extra work of ranks in some kernels equally among all."""
+        """Return changes in which all ranks share the extra work of some ranks equally."""
         suspect = Suspect(0.0, "gpu", self.find_workers("gpu") or (), is_shared=True)
         return do_as_others(self.replay, suspect)
 
     def leave_out(self) -> Changes:
-        """Remove the work of ranks, or the ranks of a host, that the others do not do."""
+        """Return changes without the work of ranks (or the ranks of a host) that the others do not
+        do.
+        """
         suspect = Suspect(0.0, self.said["own"], self.find_workers("own") or (), is_own=True)
         return do_as_others(self.replay, suspect)
 
     def link_as_others(self) -> Changes:
-        """Give the links of a host, or of ranks, the speed of the rest."""
+        """Return changes in which the links of a host, or of ranks, are as fast as the others."""
         if self.said["who"] != "host":
             return do_as_others(self.replay, Suspect(0.0, LINK_OF, self.processes))
         links = (Suspect(0.0, kind, (), self.said["names"]) for kind in _LINKS[self.said["link"]])
         return [change for link in links for change in do_as_others(self.replay, link)]
 
     def scale_work(self) -> Changes:
-        """Let some work take this share of its time."""
+        """Return changes in which some work takes this fraction of its time."""
         kinds = _SCALED[self.said["scaled"]]
         return self.replay.scale(kinds, self.factor, processes=self.find_workers("scaled"))
 
     def scale_kernels(self) -> Changes:
-        """Scale the time of kernels of a name by this factor."""
+        """Return changes in which kernels with this name take this fraction of their time."""
         found = _find_named(f"*{self.said['kernel']}*", self.names.kernels, "kernel")
         return self.replay.scale(GPU, self.factor, keys=found)
 
     def balance(self) -> Changes:
-        """Divide work equally."""
+        """Return changes in which work is divided equally."""
         return self.replay.balance(KINDS[self.said["balanced"]])
 
     def change_job(self) -> Changes:
-        """Make one of the changes of the whole job."""
+        """Return one of the changes to the whole job."""
         make = dict(JOB_CHANGES.values())[self.said["whole"]]
         return make(self.replay)
 
     def remove_pauses(self) -> Changes:
-        """Let the time between two calls be zero."""
+        """Return changes in which there is no time between two calls."""
         places = make_place(*np.meshgrid(self.find_calls("before"), self.find_calls("after")))
         return self.replay.scale((Kind.GAP,), keys=places.ravel())
 
     def remove_calls(self) -> Changes:
-        """Let calls take no time."""
+        """Return changes in which calls take no time."""
         return self.replay.remove_calls(self.find_calls("call", "call of CUDA or MPI"))
 
 
@@ -229,7 +235,7 @@ EXAMPLES = [one for _, examples in _FORMS.values() for one in examples]
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return the numbers of a text such as `3,5-7`. Raise ValueError for others."""
+    """Return the numbers in a text such as `3,5-7`. Raise ValueError for other text."""
     ends = [part.partition("-")[::2] for part in text.split(",")]
     return [one for first, last in ends for one in range(int(first), int(last or first) + 1)]
 
@@ -250,8 +256,9 @@ def _parse_change(text: str) -> re.Match[str]:
 
 
 def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names) -> pl.DataFrame:
-    """Return a row for each change, each with those before it: `what_if`, `gain_share` (beyond those before,
-    of the recorded time), `duration_ns` (predicted). Raise UsageError for unknown names.
+    """Replay changes, each with those before it. Return a row for each: `what_if`, `gain_share`
+    (additional savings as a share of the recorded time), `duration_ns` (predicted). Raise
+    UsageError for unknown names.
     """
     rows, left = [("as recorded", 0.0, replay.span)], 1.0
     for one in asked:
@@ -264,7 +271,7 @@ def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names
 
 
 def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
-    """Return the event values of the wanted names, exact or by a pattern."""
+    """Return the event values of the wanted names, which may be exact or a pattern."""
     for fits in (wanted.__eq__, lambda label: fnmatchcase(label.lower(), wanted.lower())):
         if found := [value for value, label in labels.items() if fits(label)]:
             return found
@@ -274,7 +281,7 @@ def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
 
 
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
-    """Return the what-if text for a cause, or ""."""
+    """Return the text of a what-if for a cause, or ""."""
     if suspect := cause.suspect:
         if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))
@@ -303,7 +310,7 @@ def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
 
 
 def _name_workers(processes: Sequence[int], replay: Replay, names: Names) -> str:
-    """Return the words for processes, or "": GPUs that are ranks of NCCL, or ranks, or one
+    """Return the words for processes, or "": GPUs that are NCCL ranks, ranks, or one process
     without a GPU.
     """
     drivers = replay.job.drivers

@@ -1,5 +1,6 @@
-"""Find the ranks and links that slow a job down: those with the largest savings if they work like the
-others."""
+"""Find the ranks and links that slow a job down: those with the largest savings if they worked like
+the others.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
 class Suspect(Struct, frozen=True):
-    """A set of processes, and the savings if some of their work is like the others'."""
+    """A set of processes, and the savings if some of their work were like the others'."""
 
     #: Share of the span that is gained.
     gain: float
@@ -89,27 +90,29 @@ class Suspect(Struct, frozen=True):
 
     @property
     def is_link(self) -> bool:
-        """True if it is a link of the processes, not their work."""
+        """Return True if the suspect is a link of the processes, not their work."""
         return self.kind in (LINK_WITHIN, LINK_TO_OTHERS, LINK_OF)
 
     @property
     def is_pair(self) -> bool:
-        """True if it is the link between two processes."""
+        """Return True if the suspect is the link between two processes."""
         return self.kind == LINK_OF and len(self.processes) == 2
 
     @property
     def hands_off(self) -> bool:
-        """True if it is host activity of processes while others wait for it."""
+        """Return True if the suspect is host activity while others wait for it."""
         return self.kind in (LATE_HANDOFF, HANDOFF)
 
     @property
     def least(self) -> float:
-        """Return from which gain on it may be a culprit."""
+        """Return the savings (share) from which it may be a culprit."""
         return LEAST_CERTAIN if self.ratio else LEAST_GAIN
 
 
 def list_suspects(replay: Replay) -> list[Suspect]:
-    """Return sets of processes by the savings if they work like the others, the largest first."""
+    """Return sets of processes, sorted by their savings if they worked like the others, the largest
+    first.
+    """
     if len(replay.processes) < 2:
         return []
     slow = (list_slow_processes(replay, kind) for kind in ("gpu", "host"))
@@ -144,8 +147,9 @@ def list_suspects(replay: Replay) -> list[Suspect]:
 
 
 def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
-    """Yield processes that others wait for while they work: those that sometimes take longer than usual, or
-    whose work takes most of the time, because some of it has to be done.
+    """Yield processes for which others wait while they work: those that sometimes take longer than
+    usual, and those whose work takes most of the time. The latter are limits, because some of the
+    work is necessary.
     """
     for process in np.unique(replay.edges.process[replay.find_releases()]).tolist():
         whole, late = (
@@ -160,8 +164,8 @@ def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
 
 
 def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
-    """Return the changes that give processes the work of the others, or the links of a host the
-    speed of the rest.
+    """Return changes in which processes do their work as the others do, or the links of a host are
+    as fast as the others.
     """
     kind, host, processes = suspect.kind, suspect.host, suspect.processes
     if suspect.hands_off:
@@ -186,7 +190,9 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
-    """Return the smallest set with nearly the largest savings; None unless a single set has them."""
+    """Return the smallest set with nearly the largest savings; None unless exactly one set has
+    them.
+    """
     suspects = [one for one in suspects if one.gain >= one.least and _stands_out(replay, one)]
     certain = next((one for one in suspects if one.ratio), None)
     if not suspects or suspects[0].gain < LEAST_GAIN:
@@ -214,8 +220,8 @@ def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
 
 
 def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
-    """Return the largest suspect that contains these processes, and others of one host or group with equally
-    large extra work: they have a common cause.
+    """Return the largest suspect that contains these processes and others of one host or group, if
+    all have equally large extra work, because they then have a common cause.
     """
     if found.is_link or found.hands_off or found.is_own or found.is_shared or found.ratio:
         return found
@@ -237,8 +243,8 @@ def _widen(replay: Replay, found: Suspect, suspects: list[Suspect]) -> Suspect:
 
 
 def _stands_out(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether the excess time of each of some processes exceeds chance: in the mean of all its work,
-    at a moment far beyond the usual, or in nearly all repetitions.
+    """Return True if the excess time of each process exceeds chance: in the mean of all its work,
+    at a time far beyond the usual, or in nearly all repetitions.
     """
     if suspect.is_link or suspect.hands_off:
         return True
@@ -268,8 +274,8 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether each of some processes takes longer than all others ever do in more parts of the time
-    than expected by chance, or by far, as a throttled GPU does.
+    """Return True if each process takes longer than all others ever do, in more parts of the time
+    than chance explains, or by far, as a throttled GPU does.
     """
     table = replay.tabulate(KINDS[suspect.kind])
     sums, own = table.excess.sums, table.find_columns(suspect.processes)
@@ -284,7 +290,7 @@ def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether some work of each of some processes, in the same part of the time, exceeds the usual
+    """Return True if some work of each process, in the same part of the time, exceeds the usual
     time so much that chance, such as random pauses of all processes, is excluded.
     """
     table = replay.tabulate(KINDS[suspect.kind])
@@ -306,8 +312,8 @@ def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
 
 
 def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
-    """Return by how many standard errors the longest work of a column exceeds the median of the columns
-    outside `columns` more often than in half of its repetitions, the frequency expected by chance.
+    """Return how often the longest work in a column exceeds the median of the columns outside
+    `columns`, in standard errors beyond half of its repetitions, which chance would give.
     """
     others = table.find_medians(~table.mask_columns(columns))
     key = np.repeat(table.keys, np.diff(table.first))
@@ -335,9 +341,9 @@ def _count_errors(table: WorkTable, column: int, columns: np.ndarray) -> float:
 
 
 def _count_in_a_row(table: WorkTable, rows: pl.DataFrame, columns: np.ndarray) -> float:
-    """Return the number of repetitions with as much evidence as one independent repetition, if slowness of a
-    process persists over the next ones: one plus twice the sum of the autocorrelations of these columns.
-    rows: repetitions, with `line`, `key`, and the median of `others` (ns).
+    """Return how many repetitions count as one independent repetition, if a process that is slow
+    remains slow for the next ones: one plus twice the sum of the autocorrelations of these columns.
+    rows: repetitions with `line`, `key`, and the median of `others` (ns).
     """
     line, others = rows["line"].to_numpy(), rows["others"].to_numpy()
     key = rows["key"].rank("dense").to_numpy() - 1
@@ -356,7 +362,7 @@ def _count_in_a_row(table: WorkTable, rows: pl.DataFrame, columns: np.ndarray) -
 
 
 def _list_work(replay: Replay) -> Iterator[Suspect]:
-    """Yield processes with more work than others, with savings still unknown."""
+    """Yield processes with more work than others, without savings yet."""
     for name, kinds in KINDS.items():
         table = replay.tabulate(kinds)
         excess, processes = table.total_excess, table.processes
@@ -379,8 +385,8 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
 
 
 def is_awaited(replay: Replay, suspect: Suspect) -> bool:
-    """Return whether other processes communicate with these, or this is unknown. Replicas that serve
-    different requests do not: there is no reason for them to be equal, and their hosts wait.
+    """Return True if other processes communicate with these, or if this is unknown. Replicas that
+    serve different requests do not communicate; they need not be equal, and their hosts wait.
     """
     if suspect.hands_off:
         return True
@@ -393,8 +399,8 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
 
 
 def list_sets(replay: Replay, processes: np.ndarray) -> dict[tuple[int, ...], str]:
-    """Return sets of some processes that may share a cause: hosts (with their names), members of
-    communicators, equal blocks.
+    """Return sets of processes that may share a cause -> name (of a host, otherwise ""). Sets are
+    hosts, members of communicators, and blocks of equal size.
     """
     hosts, known = group_by_host(replay), {*processes.tolist()}
     sets: dict[tuple[int, ...], str] = {
@@ -412,7 +418,7 @@ def list_sets(replay: Replay, processes: np.ndarray) -> dict[tuple[int, ...], st
 
 
 def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
-    """Return host -> its processes, ascending."""
+    """Return host -> its processes, sorted."""
     hosts: dict[str, list[int]] = {}
     for process in replay.processes.tolist():
         hosts.setdefault(replay.job.hosts[process], []).append(process)
@@ -420,9 +426,9 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
 
 
 def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
-    """Yield processes, and sets of them, that are slower than the others in nearly everything they do,
-    however their work is numbered: by the median durations of each kernel, or at each place. Their savings
-    are still unknown.
+    """Yield processes, and sets of them, that are slower than the others in nearly everything they
+    do, without savings yet. They are compared by the median durations of each kernel, or at each
+    place, however their work is numbered.
     """
     table = replay.tabulate(KINDS[kind])
     usual, total, _ = table.by_key

@@ -1,6 +1,6 @@
-"""Define the limits from which something counts in the replay. Those of culprits were set by jobs with known
-faults and many random seeds (`benchmarks/culprits.py`), all others by recorded jobs. Each has an explanation;
-shares are fractions of 1, times ns.
+"""Define the limits from which something counts in the replay. Limits for culprits were set with
+jobs with known faults and many random seeds (`benchmarks/culprits.py`), all others with recorded
+jobs. Each has an explanation; shares are fractions of 1, times are ns.
 """
 
 from nsys2prv.replay.graph import US

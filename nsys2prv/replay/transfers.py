@@ -1,11 +1,11 @@
-"""Measure concurrent work: how much longer kernels run while NCCL has kernels on the same GPU, and how much
-of a transfer could overlap with kernels. Also find slow exchanges between processes: NCCL messages between
-pairs of ranks, and work of a process that others wait for in OS runtime calls.
+"""Measure concurrent work: how much longer kernels run while NCCL kernels run on the same GPU, and
+how much of a transfer could overlap kernels. Also find slow exchanges between processes: NCCL
+messages between pairs of ranks, and work of a process for which others wait in OS runtime calls.
 
-Kernels of one name differ in their data, so a kernel is compared with those between the same kernels, which
-are at the same place of the program: some of them overlap with NCCL, others run alone. Work that no other
-process does can only be compared with itself: it could take its usual time or, at most, be done while nobody
-waits.
+Kernels of one name process different data. A kernel is therefore compared with kernels between the
+same kernels, which are at the same place of the program; some overlap NCCL, others run alone. Work
+that no other process does can only be compared with itself: it could take its usual time or, at
+most, be done while nobody waits.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _KERNELS: dict[str, Any] = {
 
 
 class Beside(Struct, frozen=True):
-    """Kernels that overlap with NCCL kernels."""
+    """Kernels that overlap NCCL kernels."""
 
     #: Their edges, and the duration of each alone, and without concurrent data transfers (ns).
     edges: np.ndarray
@@ -95,14 +95,14 @@ class _Device(Struct, frozen=True):
     takes: np.ndarray
 
     def share(self, covered: Spans) -> np.ndarray:
-        """Return the share of the time of each kernel that is covered."""
+        """Return the share of each kernel's time that is covered."""
         inside = covered.within(self.begin, self.begin + self.lasts)
         share: np.ndarray = (inside / np.maximum(self.lasts, 1)).astype(np.float32)
         return share
 
 
 def _list_devices(replay: Replay) -> Iterator[_Device]:
-    """Yield the devices with kernels and NCCL kernels in the span."""
+    """Yield the devices that have both kernels and NCCL kernels in the span."""
     graph, edges, job = replay.graph, replay.edges, replay.job
     kernels, transfers = replay.select(GPU), replay.select((Kind.NCCL,))
     transfers = transfers[edges.key[transfers] > 0]
@@ -132,7 +132,7 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
 
 
 def find_beside(replay: Replay) -> Beside:
-    """Return the kernels that overlap with NCCL in the span, measured once."""
+    """Return the kernels that overlap NCCL in the span. They are measured once."""
     found: Beside | None = replay.measured.get("beside")
     if found is None:
         found = replay.measured["beside"] = _measure_beside(replay)
@@ -140,7 +140,7 @@ def find_beside(replay: Replay) -> Beside:
 
 
 def _measure_beside(replay: Replay) -> Beside:
-    """Return how much longer kernels of the span run while they overlap with NCCL kernels."""
+    """Measure how much longer kernels run while they overlap NCCL kernels."""
     parts = [[np.zeros(0, np.int64)] * len(_KERNELS)]
     places, cases = [pl.DataFrame(schema=_PLACES)], []
     for device in _list_devices(replay):
@@ -211,8 +211,8 @@ def _compare_places(cases: Sequence[tuple[np.ndarray, ...]]) -> pl.DataFrame:
 
 
 def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return by how much kernels are `longer` while they overlap with NCCL (a logarithm), pooled over all
-    places of each kernel, with the `error`.
+    """Return by how much kernels are `longer` while they overlap NCCL (a logarithm), pooled over
+    all places of each kernel, with the `error`.
     """
     shares, both, lasts = (pl.col(name).sum() for name in _SUMS)
     longer = both / shares
@@ -223,28 +223,31 @@ def _pool(places: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def transfer_at_once(replay: Replay) -> Changes:
-    """Make all data arrive as soon as all ranks have; then no kernel is slowed by the overlap."""
+    """Return changes in which all data arrives as soon as all ranks have arrived. No kernel is then
+    slowed by overlap.
+    """
     beside = find_beside(replay)
     return [*replay.transfer_at_once(), (beside.edges, beside.still)]
 
 
 def run_alone(replay: Replay) -> Changes:
-    """Give kernels that overlap with NCCL the durations they have alone."""
+    """Return changes in which kernels that overlap NCCL take as long as alone."""
     beside = find_beside(replay)
     return [(beside.edges, beside.alone)]
 
 
 def overlap_transfers(replay: Replay) -> Changes:
-    """Overlap exposed NCCL transfers with the kernels before them: each piece starts as soon as one of these
-    is done. The last piece stays exposed, and overlapped kernels slow down.
+    """Return changes in which exposed NCCL transfers overlap the kernels before them: each piece
+    starts as soon as one of these kernels is done. The last piece remains exposed, and overlapped
+    kernels slow down.
     """
     ratio = find_beside(replay).ratio
     return [_hide(one, ratio) for one in _list_devices(replay) if len(one.transfers)]
 
 
 def _hide(device: _Device, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the transfers of a device, and the time of each that kernels cannot hide. ratio: the factor by
-    which kernels run longer alongside NCCL.
+    """Return the transfers of a device, and the time of each that kernels cannot hide. ratio:
+    factor by which kernels take longer while they overlap NCCL.
     """
     # A kernel of NCCL ends with the longest of its transfers.
     end, kernel = np.unique(device.end, return_inverse=True)
@@ -272,8 +275,8 @@ OF_MPI = 2
 
 
 def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
-    """Yield pairs of processes with a link slower than all others of its sort (within a host, or between
-    two), and processes with only slow links.
+    """Yield pairs of processes whose link is slower than all others of its sort (within a host, or
+    between two hosts), and processes with only slow links.
     """
     messages = _list_messages(replay)
     messages = messages.filter(pl.col("bytes") >= SMALL_COPY)
@@ -322,8 +325,8 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
 
 
 def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
-    """Give messages between these processes, or of one of them, the duration of the others': the median for
-    the size, or by bytes for other sizes.
+    """Return changes in which messages between these processes, or of a single one, take as long as
+    other messages: the median for the size, or by bytes for other sizes.
     """
     messages = _list_messages(replay)
     is_own = _is_within(processes)
@@ -343,15 +346,19 @@ def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
 
 
 def _is_within(processes: Collection[int]) -> pl.Expr:
-    """Return whether a message is between these processes, or belongs to the only one."""
+    """Return an expression: is a message between these processes, or does it belong to the only
+    one?
+    """
     ends = [pl.col(side).is_in([*processes]) for side in ("a", "b")]
     return pl.any_horizontal(ends) if len(processes) == 1 else pl.all_horizontal(ends)
 
 
 def _list_messages(replay: Replay) -> pl.DataFrame:
-    """Return the sides of messages between two processes each: `edge`, `source` (equal for one message),
-    `lasts` (ns), `size` (its class), the approximate `bytes`, the processes `a` and `b`, and its sort
-    (`between`): 1 for messages between hosts, plus OF_MPI for MPI.
+    """Return the sides of messages between two processes.
+
+    Columns: `edge`, `source` (equal for both sides of a message), `lasts` (ns), `size` (class),
+    approximate `bytes`, the processes `a` and `b`, and the sort (`between`): 1 for messages between
+    hosts, plus OF_MPI for MPI.
     """
     edges, channels = replay.edges, replay.job.channels
     rows = replay.select(TRANSFERS)
@@ -369,15 +376,17 @@ def _list_messages(replay: Replay) -> pl.DataFrame:
 
 
 def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
-    """Limit the time of processes before each hand-off of a place to that of the quickest ones."""
+    """Return changes in which processes take no longer before each hand-off at a place than before
+    the quickest ones there.
+    """
     work = _compare_with_quick(replay, processes).filter(pl.col("lasts") > pl.col("quick"))
     rows, lasts = work["edge"].to_numpy(), work["quick"].cast(pl.Int64).to_numpy()
     return [(rows, lasts)] if len(rows) else []
 
 
 def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
-    """Return whether most of the time beyond the quickest hand-offs of processes is in a few that take much
-    longer.
+    """Return True if most of the time beyond the quickest hand-offs is in a few hand-offs that take
+    much longer.
     """
     more = pl.col("lasts") - pl.col("quick")
     is_much = pl.col("lasts") > MUCH_LONGER * pl.col("quick")
@@ -387,13 +396,15 @@ def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
 
 
 def _compare_with_quick(replay: Replay, processes: Sequence[int]) -> pl.DataFrame:
-    """Return the work of processes before hand-offs, like `list_work`, and the duration of the `quick` ones."""
+    """Return the work of processes before hand-offs, as `list_work` does, with the duration of the
+    `quick` ones.
+    """
     work = replay.list_work(replay.find_releases(processes))
     quick = pl.col("lasts").quantile(QUICK_SHARE, "lower").over("key", "process")
     return work.with_columns(quick=quick)
 
 
 def hand_off_at_once(replay: Replay, processes: Sequence[int]) -> Changes:
-    """Let processes take no time before hand-offs."""
+    """Return changes in which processes take no time before hand-offs."""
     rows = replay.find_releases(processes)
     return [(rows, 0.0)] if len(rows) else []

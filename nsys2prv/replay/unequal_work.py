@@ -1,6 +1,6 @@
-"""Find work that some processes have and the others do not, and leave it out, or spread it over the stages
-of a pipeline, which have to do it between them. And kernels in which some processes have more work, which
-all have to share.
+"""Find work that only some processes have, and remove it, or spread it over the stages of a
+pipeline, which must do it between them. Also find kernels in which some processes have more work,
+which all should share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nsys2prv.replay.whatif import GPU, HOST, Changes, Replay, WorkTable
 
 
 class OwnWork(Struct, frozen=True):
-    """Work of a kind that only some processes have, or have more often than the others."""
+    """Work of a kind that only some processes have, or that they have more often than others."""
 
     #: Columns of the table of the kind that have it (a mask).
     columns: np.ndarray
@@ -30,7 +30,9 @@ class OwnWork(Struct, frozen=True):
 
 
 def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
-    """Yield the work of some kinds that a smaller part of all processes has, by who these are."""
+    """Yield the work of some kinds that only a minority of the processes has, grouped by these
+    processes.
+    """
     table = replay.tabulate(kinds)
     _, totals, counts = table.by_key
     if not counts.size:
@@ -60,15 +62,15 @@ def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
 
 
 def _count_partners(replay: Replay, processes: np.ndarray) -> np.ndarray:
-    """Return with how many others each of some processes exchanges messages (int64)."""
+    """Return with how many others each process exchanges messages (int64)."""
     pairs = {members for members, _ in replay.job.channels if len(members) == 2}
     ends = np.array([end for pair in pairs for end in pair], np.int64)
     return (ends[:, None] == processes).sum(axis=0)
 
 
 def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool:
-    """Return whether one more execution in a column than in others may be in the span by chance: at its begin
-    or end, outside which others may do it.
+    """Return True if one more execution in a column may be in the span by chance: at its start or
+    end, outside which others may execute it.
     """
     edges = table.list_edges(key, column)[[0, -1]]
     lasts, time = replay.graph.weight[edges], replay.graph.time
@@ -78,7 +80,7 @@ def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool
 
 
 def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]) -> OwnWork:
-    """Return the work that these processes alone have."""
+    """Return the work that only these processes have."""
     table = replay.tabulate(kinds)
     wanted = table.mask_processes(processes)
     same = (one for one in find_own_work(replay, kinds) if (one.columns == wanted).all())
@@ -88,7 +90,7 @@ def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, 
 
 
 def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield processes with enough work of their own for possible savings."""
+    """Yield sets of processes with enough work of their own to save time."""
     table = replay.tabulate(kinds)
     whole = table.by_key[1].sum(axis=0)
     for own in find_own_work(replay, kinds):
@@ -111,8 +113,8 @@ def leave_out(
     processes: tuple[int, ...],
     is_needed: bool = True,
 ) -> Changes:
-    """Remove the work that only these processes do. Kernels of a pipeline stage are usually needed, and are
-    shared equally by the stages instead.
+    """Return changes without the work that only these processes do. Kernels of a pipeline stage are
+    usually needed; the stages then share them equally.
     """
     own, table = find_work_of(replay, kinds, processes), replay.tabulate(kinds)
     kept = _find_share_of_stage(replay, kinds, processes) if is_needed else 0.0
@@ -143,13 +145,17 @@ def leave_out(
 def _find_share_of_stage(
     replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]
 ) -> float:
-    """Return the share of a pipeline's work in one stage, if these form a stage; otherwise 0."""
+    """Return the share of a pipeline's work in one stage, if these processes form a stage;
+    otherwise 0.
+    """
     stages = replay.pipeline.stages if replay.pipeline and kinds == GPU else ()
     return 1 / len(stages) if processes in stages else 0.0
 
 
 def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more: float) -> Changes:
-    """Extend the work of each of some columns (a mask) by this total time (ns)."""
+    """Return changes in which the work of the columns in a mask takes this much longer in total
+    (ns).
+    """
     table = replay.tabulate(kinds)
     changes: Changes = []
     for column in np.flatnonzero(columns).tolist():
@@ -160,8 +166,8 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
 
 
 def mask_waiting(replay: Replay) -> np.ndarray:
-    """Return a mask of keys in the table of kernels for graphs traced as a whole in which ranks may wait for
-    each other, so that all last as long as the slowest: some of them communicate.
+    """Return a mask of the keys of graphs traced as a whole in which ranks may wait for each other,
+    so that all last as long as the slowest. Some of these graphs communicate.
     """
     table, edges = replay.tabulate(GPU), replay.edges
     firsts = table.edges[table.first[:-1]]
@@ -174,8 +180,9 @@ def mask_waiting(replay: Replay) -> np.ndarray:
 
 
 def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
-    """Return the lines of the table of kernels in which processes take longer than the others (a mask); None
-    if that is true of nearly all lines: then they are slow and do not have more work.
+    """Return a mask of the lines in the kernel table in which processes take longer than others.
+    Return None if this is so in nearly all lines: the processes are then slow, and do not have more
+    work.
     """
     found = replay.tabulate(GPU).longer
     if processes not in found:
@@ -206,7 +213,9 @@ def _find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray
 
 
 def share_longer(replay: Replay, processes: tuple[int, ...]) -> Changes:
-    """Divide the extra time of some processes in kernels equally among all, in the kernels that have it."""
+    """Return changes in which all processes share the extra time of some processes equally, in the
+    kernels that have it.
+    """
     lines = find_longer_lines(replay, processes)
     table = replay.tabulate(GPU)
     if lines is None:

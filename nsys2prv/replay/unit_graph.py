@@ -1,8 +1,9 @@
-"""Build the graph of one unit: the dependencies of its calls and operations within the unit. Also weigh the
-edges of graphs, by the typical weights of their kinds.
+"""Build the graph of one unit: the dependencies between its calls and operations. Also assign
+weights to the edges of graphs, from the typical weights of their kinds.
 
-A place is the time between two calls. Several places of MPI may be one place of the program: ranks that work
-alike there, but then do different things, for example one sends and another receives (:func:`group_places`).
+A place is the time between two calls. Several places between MPI calls may be one place of the
+program, if ranks do the same work there, but then something different: for example, one sends and
+another receives (:func:`group_places`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Events = dict[str, np.ndarray]
 
 
 class UnitGraph(Struct):
-    """Moments and dependencies of one unit, and its events for the job's graph."""
+    """Nodes and dependencies of one unit, and its events for the job's graph."""
 
     #: Nodes, and edges between their moments.
     columns: Columns
@@ -89,25 +90,25 @@ class UnitGraph(Struct):
 
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the number of the place between calls of two names."""
+    """Return the number of the place between calls with two names."""
     return -1 - (before * PLACE + after)
 
 
 def split_place(place: int) -> tuple[int, int]:
-    """Return the names of the calls before and after a place."""
+    """Return the names of the calls before and after a place, as numbers."""
     before, after = divmod(-1 - place, PLACE)
     return before, after
 
 
 def classify_size(size: np.ndarray) -> np.ndarray:
-    """Return a class for sizes (bytes) that differ little: four for each power of two."""
+    """Return the class of each size (bytes). There are four classes per power of two."""
     return np.round(np.log2(np.maximum(size, 1)) * 4).astype(np.int64)
 
 
 def build_unit_graph(
     reader: EventReader, unit: int, labels: Mapping[int, str], handoffs: pl.DataFrame
 ) -> UnitGraph:
-    """Return the graph of a unit. labels: value -> label of calls; handoffs: of all units."""
+    """Return the graph of a unit. labels: value -> label of calls. handoffs: of all units."""
     calls, launches = read_calls(reader, unit, handoffs)
     operations = read_operations(reader, unit, calls, launches)
     del launches
@@ -182,14 +183,14 @@ def build_unit_graph(
 
 
 def _find_long(events: Operations | Calls) -> tuple[np.ndarray, np.ndarray]:
-    """Return the events that last LONG or longer, and how long that is (ns)."""
+    """Return the events that last LONG or longer, and their durations (ns)."""
     lasts = events.end - events.begin
     long = np.flatnonzero(lasts >= LONG)
     return long, lasts[long]
 
 
 def _list_events(events: Operations | Calls, thread: np.ndarray, rows: np.ndarray) -> Events:
-    """Return thread, begin, end and name of some operations or calls."""
+    """Return thread, start, end and name of some operations or calls."""
     columns = {"thread": thread, "begin": events.begin, "end": events.end, "name": events.name}
     return {name: column[rows].astype(np.int64) for name, column in columns.items()}
 
@@ -226,23 +227,23 @@ def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.
 def make_core_graph(
     columns: Columns, kinds: np.ndarray, joined: int, channels: np.ndarray
 ) -> object:
-    """Return the graph of the compiled functions. kinds: of edges, and of nodes' work; joined: the first of
-    the edges that connect units; channels: of these.
+    """Return the graph for the compiled functions. kinds: of edges, and of nodes' work. joined:
+    first edge that connects units. channels: of these edges.
     """
     target, source, name = map(columns.view, ("target", "source", "name"))
     return core.make_graph(target, source, kinds, joined, name, channels)
 
 
 def list_cases(rows: np.ndarray, columns: Columns, time: Times) -> pl.DataFrame:
-    """Return `group` and `gap` (ns) of some edges."""
+    """Return `group` and `gap` (ns) of edges."""
     gap = time.nodes[columns.view("target")[rows]] - time[columns.view("source")[rows]]
     return pl.DataFrame({"group": FIRST_GROUP - columns.view("typical")[rows], "gap": gap})
 
 
 def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.ndarray:
-    """Return the typical weight of each group (ns): the median of its clear cases, for launches and returns
-    by the name of the call. If these are few, use that name on all processes, then the kind on this process,
-    then the kind.
+    """Return the typical weight of each group (ns): the median of its clear cases; for launches and
+    returns, by the name of the call. If there are few, use this name on all processes, then the
+    kind on this process, then the kind.
     """
     kinds, typical, marks = map(columns.view, ("kind", "typical", "marks"))
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
@@ -280,11 +281,11 @@ def finish_graph(
     groups: pl.DataFrame,
     bounds: Sequence[int],
 ) -> Graph:
-    """Return the graph: plan its replay, and weigh its edges. Take over the columns.
+    """Return the graph: plan its replay and assign weights to its edges. The columns are reused.
 
-    long: nodes with LONG work, and its duration (ns). channels, sizes: of the edges that connect units.
-    groups: of latencies, from :func:`mark_clear`. bounds: the first node of each unit, and last the first
-    node outside units.
+    long: nodes with LONG work, and its duration (ns). channels, sizes: of the edges that connect
+    units. groups: of latencies, from :func:`mark_clear`. bounds: the first node of each unit, then
+    the first node outside units.
     """
     columns.append("kind", columns.pop("work"))
     target, source, kind, marks = map(columns.view, ("target", "source", "kind", "marks"))
@@ -315,7 +316,9 @@ def finish_graph(
 
 
 def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns): the weights, except at some places, which ascend."""
+    """Return typical weights (ns): the weights themselves, except at some sorted places, which have
+    other values.
+    """
 
     def look_up(rows: np.ndarray) -> np.ndarray:
         at = np.searchsorted(places, rows)
@@ -326,11 +329,13 @@ def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) 
 
 
 def group_places(keys: np.ndarray, totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return for each key and process the place of the key to which its work belongs: the group's key with
-    the most time. A group contains places that have a call in common, or are between messages alone, that
-    processes pass about equally often, and at only one of which each process works; the little work it does
-    at others is assigned to that one. keys: ascending; totals, counts: time of each process there (ns), and
-    number: (keys, processes).
+    """Return for each key and process the key of the place to which its work belongs: the key with
+    the most time in the group.
+
+    A group contains places that have a call in common, or that are between messages alone.
+    Processes pass them about equally often, and each process works at only one of them; its little
+    work at the others is assigned to that one. keys: sorted. totals, counts: time (ns) and number
+    of each process there, shape (keys, processes).
     """
     group = np.tile(np.arange(len(keys))[:, None], counts.shape[1])
     works = totals > LITTLE * totals.max(axis=1, initial=0, keepdims=True)
@@ -365,14 +370,16 @@ def _is_one_place(
 
 
 def _is_alike(place: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether places have a call in common, or are all between sends, receives and their waits."""
+    """Return True if two places have a call in common, or if all are between sends, receives and
+    their waits.
+    """
     is_common = place[0] == other[0] or place[1] == other[1]
     return is_common or all(name - MPI_NAMES in _list_messages() for name in (*place, *other))
 
 
 @cache
 def _list_messages() -> frozenset[int]:
-    """Return the values of calls that send, receive and wait."""
+    """Return the values of calls that send, receive or wait for messages."""
     known = load_catalogue().name_sets["mpi_point_to_point"].list_known_values()
     return frozenset(known.values())
 
@@ -380,8 +387,8 @@ def _list_messages() -> frozenset[int]:
 def join_lines(
     edges: np.ndarray, first: np.ndarray, turn: np.ndarray, counts: np.ndarray, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a table of work with each process's work at each key moved to the key of its group, the first
-    line of each remaining key, and the end of the last, and the remaining keys.
+    """Return a work table in which each process's work at a key is moved to the key of its group:
+    edges, first line of each remaining key and end of the last, and the remaining keys.
     """
     most = np.zeros(len(group), np.int64)
     np.maximum.at(most, group, counts)
@@ -398,8 +405,8 @@ def join_lines(
 
 
 def is_beside_others(larger: np.ndarray, more: int) -> bool:
-    """Return whether the larger of a process's repetitions of a kernel (a mask) are additional to the others'
-    work: they recur, at all times, and are as many as others run less often.
+    """Return True if a process's larger repetitions of a kernel (a mask) are additional to the
+    others' work: they recur throughout, and are as many as others run less often.
     """
     at = np.flatnonzero(larger) * PARTS // max(len(larger), 1)
     is_more = MOST_HICCUPS < len(at) <= more / IN_PARTS
@@ -407,7 +414,9 @@ def is_beside_others(larger: np.ndarray, more: int) -> bool:
 
 
 def pack_lines(edges: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return lines of a table of work with the selected part (a mask) of each column, one after the other."""
+    """Return the selected part (a mask) of each column of a work table, compacted to the first
+    lines.
+    """
     counts = (chosen & (edges >= 0)).sum(axis=0)
     packed = np.full((counts.max(initial=0), edges.shape[1]), -1, edges.dtype)
     for column, count in enumerate(counts.tolist()):

@@ -1,4 +1,4 @@
-"""Replay a job within a span of time with changed weights for some of its work (what-ifs)."""
+"""Replay a job within a time span with other durations for some of its work (what-ifs)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _KEPT = (
 
 
 class Excess(Struct, frozen=True):
-    """Excess time of the work of each process over the usual (ns), a value per process."""
+    """Excess time of each process's work over the usual time (ns), one value per process."""
 
     #: On average, and the square of the standard error of that, also where all work in a part of the time is
     #: longer for one reason.
@@ -83,7 +83,7 @@ class Excess(Struct, frozen=True):
 
 
 class WorkTable(Struct, frozen=True, dict=True):
-    """Work of some kinds: a line for the k-th repetition of each, a column for each process."""
+    """Table of work of some kinds: a line per repetition of each key, a column per process."""
 
     #: Edge of the work, by repetition and process, -1 for a process without it (int32).
     edges: np.ndarray
@@ -108,7 +108,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return mask
 
     def find_columns(self, processes: Sequence[int]) -> np.ndarray:
-        """Return the columns of these processes."""
+        """Return the column indices of these processes."""
         return np.flatnonzero(np.isin(self.processes, processes))
 
     def mask_processes(self, processes: Sequence[int]) -> np.ndarray:
@@ -116,14 +116,15 @@ class WorkTable(Struct, frozen=True, dict=True):
         return self.mask_columns(self.find_columns(processes))
 
     def find_medians(self, columns: np.ndarray) -> np.ndarray:
-        """Return the medians of some columns (a mask) in each line (ns), or NaN."""
+        """Return the median over some columns (a mask) in each line (ns), or NaN."""
         found = np.empty(len(self.edges))
         core.find_medians(self.edges, columns, self.weight.columns, found)
         return found
 
     def share(self, takers: np.ndarray, givers: np.ndarray, is_mean: bool = False) -> Changes:
-        """Make some columns (a mask) do their work in the time of others: their median, or the mean. Work
-        that no other does is shortened like the rest.
+        """Return changes in which some columns (`takers`) do their work in the time of others
+        (`givers`; both masks): their median, or the mean. Work that no giver does is shortened by
+        the same ratio.
         """
         room = len(self.edges) * np.count_nonzero(takers)
         edges, new = np.empty(room, np.int32), np.empty(room, np.int64)
@@ -133,12 +134,12 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def longer(self) -> dict[tuple[int, ...], np.ndarray | None]:
-        """Lines in which processes take longer than the others (a mask), by processes, as found so far."""
+        """Cache: processes -> mask of the lines in which they take longer than others."""
         return {}
 
     def find_alike(self, columns: np.ndarray) -> np.ndarray:
-        """Return the work that some columns (a mask) do about as often as one of the others, or as all that
-        do it, so that each repetition can be compared: a mask of the keys.
+        """Return a mask of the keys that some columns (a mask) do about as often as one of the
+        others, or as all others that do them, so that repetitions can be compared.
         """
         counts = self.by_key[2]
         if columns.all():
@@ -148,23 +149,25 @@ class WorkTable(Struct, frozen=True, dict=True):
         return (counts[:, columns] <= MORE_OFTEN * few[:, None] + 1).all(axis=1)
 
     def measure(self, column: int, lines: slice = slice(None)) -> np.ndarray:
-        """Return the durations of a column in some lines (ns), or -1 for a process without the work."""
+        """Return the durations of a column in some lines (ns); -1 where the process does not have
+        the work.
+        """
         edges = np.ascontiguousarray(self.edges[lines, column])
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     def list_edges(self, key: int, columns: np.ndarray | int) -> np.ndarray:
-        """Return the edges of a key in some columns (a mask), or in one, by repetition."""
+        """Return the edges of a key by repetition, in one column, or in several (a mask)."""
         edges = self.edges[self.first[key] : self.first[key + 1], columns]
         return np.ascontiguousarray(edges[edges >= 0])
 
     @cached_property
     def turn(self) -> np.ndarray:
-        """Number of each line among the repetitions of its key, from 0."""
+        """Return for each line its number among the repetitions of its key, from 0."""
         return np.arange(len(self.edges)) - np.repeat(self.first[:-1], np.diff(self.first))
 
     @cached_property
     def part(self) -> np.ndarray:
-        """The part of the time of each line, below PARTS."""
+        """Return for each line the part of the time that it is in, below PARTS."""
         counts = np.diff(self.first)
         return (self.turn * PARTS // np.repeat(counts, counts)).astype(np.uint8)
 
@@ -183,7 +186,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def excess(self) -> Excess:
-        """Excess time of the work of processes over the usual."""
+        """Excess time of each process's work over the usual time."""
         columns = self.edges.shape[1]
         mean, error = np.zeros((2, columns))
         sums, longest = np.zeros((2, columns, PARTS))
@@ -207,7 +210,9 @@ class WorkTable(Struct, frozen=True, dict=True):
         return Excess(mean, error, longest, sums, usually)
 
     def join_places(self) -> WorkTable:
-        """Return the table with places between MPI calls together that are one of the program."""
+        """Return the table with those places between MPI calls merged that are one place of the
+        program.
+        """
         _, totals, counts = self.by_key
         group = group_places(self.keys, totals, counts)
         if (group == np.arange(len(group))[:, None]).all():
@@ -216,9 +221,9 @@ class WorkTable(Struct, frozen=True, dict=True):
         return WorkTable(edges, self.keys[kept], first, self.weight, self.processes)
 
     def split_sizes(self) -> WorkTable:
-        """Return the table with separate keys for larger kernels that only some processes run in addition to
-        those that all processes run under the same name, such as the kernels of an output layer. The new key
-        keeps the name.
+        """Return the table with separate keys for larger kernels that only some processes run, in
+        addition to kernels of the same name that all processes run. An example is the output layer.
+        The new key keeps the name.
         """
         counts, half = self.by_key[2], (self.edges.shape[1] - 1) // 2
         more = counts - np.sort(counts, axis=1)[:, half, None]
@@ -252,7 +257,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         )
 
     def keep(self, is_kept: np.ndarray) -> WorkTable:
-        """Return the table of some keys (a mask)."""
+        """Return the table with only the keys in a mask."""
         counts = np.diff(self.first)
         first = np.cumsum([0, *counts[is_kept]])
         edges = self.edges[np.repeat(is_kept, counts)]
@@ -260,8 +265,8 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The median time of each process for each key (ns, or NaN), its total time, and its number
-        of repetitions: (keys, processes).
+        """Median time (ns, or NaN), total time (ns) and number of repetitions for each key and
+        process, shape (keys, processes).
         """
         shape = len(self.keys), self.edges.shape[1]
         medians, (totals, counts) = np.empty(shape), np.empty((2, *shape), np.int64)
@@ -272,7 +277,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 def make_work_table(
     graph: Graph, rows: np.ndarray, processes: np.ndarray, weight: Durations
 ) -> WorkTable:
-    """Return the table of work of some edges, of some processes. weight: of edges."""
+    """Return the work table of some edges and processes. weight: durations of edges."""
     count = len(processes)
     # Of each process, and last of meetings.
     column = np.full(graph.processes.max(initial=0) + 2, -1, np.int32)
@@ -285,7 +290,7 @@ def make_work_table(
 
 
 class KernelFacts(Struct, frozen=True):
-    """Facts of kernels and memory, by their event values."""
+    """Facts about kernels and memory, by event value."""
 
     #: Kernels that are GEMMs without Tensor Cores, and processes whose GPUs have some.
     products: tuple[Collection[int], Collection[int]] = ((), ())
@@ -304,7 +309,7 @@ class KernelFacts(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True, dict=True):
-    """What-ifs of a job within a span of its time."""
+    """What-ifs of a job within a time span."""
 
     #: The graph.
     job: JobGraph
@@ -331,19 +336,21 @@ class Replay(Struct, frozen=True, dict=True):
 
     @property
     def edges(self) -> Edges:
-        """Its edges."""
+        """Edges of the graph."""
         return self.job.graph.edges
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Moments of each node in the span, except calls that only test for completion."""
+        """Mask of the moments of each node in the span. Calls that only test for completion do not
+        count.
+        """
         counts = self.graph.count_moments(self.begin, self.end)
         counts[self.job.idle_nodes] = 0
         return counts
 
     @cached_property
     def processes(self) -> np.ndarray:
-        """Processes with work, ascending."""
+        """Processes with work, sorted."""
         graph = self.graph
         is_there = np.zeros(len(graph.processes), bool)
         is_there[graph.row] = True
@@ -357,29 +364,32 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _scratch(self) -> np.ndarray:
-        """A column of times, which each what-if overwrites."""
+        """An array for times, which each what-if overwrites."""
         return np.empty_like(self.graph.time.nodes)
 
     def prepare(self) -> None:
-        """Replay the unchanged job, so that another thread may list changes during a replay."""
+        """Replay the unchanged job once, so that another thread may then list changes during a
+        replay.
+        """
         self.before, self.span, self._rows  # noqa: B018
 
     def free_memory(self) -> None:
-        """Free the data of what-ifs; the next one recomputes it."""
+        """Free the data of what-ifs. The next one recomputes it."""
         for name in ("_scratch", "_rows", "tables"):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
     def run(self, changes: Changes, weight: Durations | None = None) -> tuple[Times, int]:
-        """Return the times of all moments with these changes, in addition to those applied, and the new end
-        of the span (ns); the times are valid until the next what-if. weight: with these changes.
+        """Return the times of all moments with these changes in addition to those applied, and the
+        new end of the span (ns). The times are valid until the next what-if. weight: durations, if
+        already computed.
         """
         weight = self.apply(changes) if weight is None else weight
         times, last = self.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
     def apply(self, changes: Changes) -> Durations:
-        """Return the weights with these changes, in addition to those applied."""
+        """Return the durations with these changes, in addition to those applied."""
         return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
@@ -395,8 +405,11 @@ class Replay(Struct, frozen=True, dict=True):
         return made or changes
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
-        """Return the share of the recorded span that these changes save, beyond those applied; 0 if it is
-        certainly less than `least`: changes save no more than on the path that is critical without them.
+        """Return the savings of these changes, beyond those applied, as a share of the recorded
+        span.
+
+        Return 0 if the savings are certainly less than `least`, because changes save no more than
+        their time on the critical path.
         """
         if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
@@ -409,15 +422,15 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def before(self) -> tuple[int, np.ndarray, int]:
-        """End of the span with the changes done so far, its critical path, and the length of the
-        path (ns).
+        """End of the span after the changes so far, its critical path, and the length of the path
+        (ns).
         """
         times, end = self.run([])
         path = self.graph.trace_path(self.counts, self.begin, times)
         return end, path, _measure(times.weight, path)
 
     def change(self, changes: Changes) -> Replay:
-        """Return the replay with these changes done."""
+        """Return a replay with these changes applied."""
         changed = replace(self, done=(*self.done, *changes))
         # Recorded values stay the same.
         for name in _KEPT:
@@ -426,11 +439,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def weight(self) -> Durations:
-        """Durations of the compared work: as recorded, or without waits for CPUs."""
+        """Durations of the work that is compared: as recorded, or without waits for CPUs."""
         return self.graph.weight
 
     def skip_cpu_waits(self) -> Replay:
-        """Return the replay in which no thread waits for a CPU."""
+        """Return a replay in which no thread waits for a CPU."""
         changed = self.change(self.cpu_waits)
         changed.__dict__.update(weight=self.apply(self.cpu_waits), tables={})
         return changed
@@ -446,8 +459,8 @@ class Replay(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
         longest: int = LONG,
     ) -> np.ndarray:
-        """Return the edges of some kinds in the span. keys, processes: only edges with one of these; longest:
-        only shorter ones (ns), LONG for all.
+        """Return the edges of some kinds in the span. keys, processes: only edges with one of
+        these. longest: only shorter edges (ns), LONG for any.
         """
         rows = [self._rows[kind] for kind in kinds]
         if longest < LONG or keys is not None or processes is not None:
@@ -463,8 +476,8 @@ class Replay(Struct, frozen=True, dict=True):
     def sum_work(
         self, edges: np.ndarray, *by: str, lasts: np.ndarray | None = None
     ) -> pl.DataFrame:
-        """Return `lasts` (ns; default: their weights) and `count` of edges by these columns, the longest
-        first, of equal ones that with the lowest values.
+        """Sum edges by these columns. Return `lasts` (ns; by default from their weights) and
+        `count`, the longest first; with equal time, the lowest values first.
         """
         graph, parts = self.graph, []
         for part in split_rows(len(edges)):
@@ -488,7 +501,7 @@ class Replay(Struct, frozen=True, dict=True):
         return edges, saved
 
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
-        """Return the edges of the first call of each of these names in each process."""
+        """Return the edges of the first call with each of these names in each process."""
         edges = self.edges
         calls = self.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
         calls = self.graph.choose(calls, keys=names)
@@ -500,17 +513,17 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def tables(self) -> dict[tuple[Kind, ...], WorkTable]:
-        """The work of kinds that were tabulated."""
+        """Cache: kinds -> work table."""
         return {}
 
     @cached_property
     def measured(self) -> dict[str, Any]:
-        """Results that are measured once, by name."""
+        """Cache: name -> result that is computed once."""
         return {}
 
     def list_compared(self, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return the processes to compare for some kinds of work, ascending: if GPUs of a process are ranks,
-        these and the hosts that drive them.
+        """Return the sorted processes to compare for some kinds of work. If GPUs of a process are
+        ranks, these and the hosts that launch their work are compared.
         """
         drivers = self.job.drivers
         if not drivers:
@@ -519,7 +532,7 @@ class Replay(Struct, frozen=True, dict=True):
         return self.processes[np.isin(self.processes, [*workers])]
 
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        """Return the work of some kinds, by process."""
+        """Return the work table of some kinds."""
         if kinds not in self.tables:
             work = self._select_work(kinds)
             if Kind.GAP in kinds and HANDOFF not in self.job.calls:
@@ -530,8 +543,8 @@ class Replay(Struct, frozen=True, dict=True):
         return self.tables[kinds]
 
     def _select_work(self, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Return the edges of some kinds that are a process's own work: MPI calls, which wait in ways
-        that are not known, are not.
+        """Return the edges of some kinds that are a process's own work. MPI calls are not, because
+        it is unknown how they wait.
         """
         others = [name for name in self.job.calls if name < MPI_NAMES]
         # Helpers do nothing that ranks do.
@@ -549,9 +562,11 @@ class Replay(Struct, frozen=True, dict=True):
         return rows[~(np.isin(rows, self.find_releases()) | self._is_before(rows, WAITED))]
 
     def _add_common(self, work: np.ndarray, kinds: tuple[Kind, ...]) -> np.ndarray:
-        """Add work outside the span of some processes, because it cuts them at different places: for work
-        that several do about equally often in the whole job, all repetitions that any of these does within
-        the span.
+        """Add work outside the span of some processes, because the span cuts them at different
+        places.
+
+        If several processes do work about equally often in the whole job, all repetitions are added
+        that any of them does within the span.
         """
         spans = (ALWAYS[0], self.begin), (self.end, ALWAYS[1])
         before, behind = (
@@ -580,7 +595,9 @@ class Replay(Struct, frozen=True, dict=True):
         return np.concatenate([last, work, first])
 
     def _take(self, edges: np.ndarray, most: pl.DataFrame, is_last: bool) -> np.ndarray:
-        """Return this many of the last, or the first, edges of each work of a process. most: of each."""
+        """Return the first, or the last (`is_last`), edges of each work of a process. most: how
+        many of each.
+        """
         own = pl.DataFrame({name: getattr(self.edges, name)[edges] for name in _OF_WORK})
         own = own.join(
             most.filter(pl.col("most") > 0), on=_OF_WORK, how="left", maintain_order="left"
@@ -590,7 +607,9 @@ class Replay(Struct, frozen=True, dict=True):
         return edges[own.select((number < pl.col("most")).fill_null(False)).to_series().to_numpy()]
 
     def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
-        """Return the edges of the work of processes before they release others, from their last call or wait; None: of all."""
+        """Return the edges of the work of processes from their last call or wait until they release
+        others. processes: None for all.
+        """
         if HANDOFF not in self.job.calls:
             return np.zeros(0, np.int32)
         gaps = self.select((Kind.GAP,), processes=processes)
@@ -599,22 +618,23 @@ class Replay(Struct, frozen=True, dict=True):
         return gaps[np.isin(self.edges.target[gaps], meet)]
 
     def _is_before(self, edges: np.ndarray, call: int) -> np.ndarray:
-        """Return a mask of edges for the time before this call, between two calls."""
+        """Return a mask of the edges for the time between two calls that precedes this call."""
         places = -1 - self.edges.key[edges].astype(np.int64)
         return (self.edges.kind[edges] == Kind.GAP) & (places % PLACE == call)
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
-        """Give processes the work of the others: the median of those that did the same, in the k-th
-        repetition. Work that no other process did is shortened by the same ratio as the rest.
+        """Return changes in which processes do their work like the others: in the median time of
+        those that did the same, for each repetition. Work that no other process did is shortened by
+        the same ratio.
         """
         table = self.tabulate(kinds)
         members = table.mask_processes(processes)
         return self._share(table, members) if kinds == GPU else table.share(members, ~members)
 
     def _share(self, table: WorkTable, members: np.ndarray) -> Changes:
-        """Give some columns (a mask) of kernels the work of the others: those of their pipeline stage, if
-        there are some, because other stages do the same work in another order, and as often as they have
-        layers.
+        """Return changes in which some columns (a mask) of kernels take as long as others: those of
+        the same pipeline stage, if there are any, because other stages do the same work in another
+        order, and as often as they have layers.
         """
         changes: Changes = []
         left = members.copy()
@@ -631,8 +651,9 @@ class Replay(Struct, frozen=True, dict=True):
     def react_as_others(
         self, processes: Sequence[int], choose: Callable[[Kind], np.ndarray] | None = None
     ) -> Changes:
-        """Give processes the latencies of launches, returns and hand-offs of the others: their median.
-        choose: gives edges of these processes; None: all.
+        """Return changes in which launches, returns and hand-offs of processes have the median
+        latencies of the others. choose: function that returns the edges of these processes for a
+        kind; None for all.
         """
         changes: Changes = []
         for kind, (known, place, typical) in self._latencies.items():
@@ -652,8 +673,9 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Typical weights (ns) of launches, returns and hand-offs, ascending, sampled at random if there are
-        many: processes, and for each weight the place of its process among these.
+        """Typical weights (ns) of launches, returns and hand-offs, sorted, sampled at random if
+        there are many. For each kind: processes, and for each weight its process as an index into
+        these, and the weights.
         """
         edges, random = self.edges, np.random.default_rng(1)
         latencies = {}
@@ -672,12 +694,14 @@ class Replay(Struct, frozen=True, dict=True):
         return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
-        """Scale the time of work of some kinds by this factor. chosen: see :meth:`select`."""
+        """Return changes in which work of some kinds takes this fraction of its time. chosen:
+        arguments of :meth:`select`.
+        """
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
     def balance(self, kinds: tuple[Kind, ...] = GPU) -> Changes:
-        """Divide the k-th work of some kinds equally among the processes that do it; on GPUs only work that
-        all do about as often.
+        """Return changes in which processes share each repetition of work of some kinds equally. On
+        GPUs, only work that all do about equally often is shared.
         """
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
@@ -686,15 +710,19 @@ class Replay(Struct, frozen=True, dict=True):
         return replace(table, weight=self.apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
-        """Give processes the kernels of the others, if these have about as many."""
+        """Return changes in which processes run their kernels as the others do, if these have about
+        as many.
+        """
         table = self.tabulate(GPU)
         own = table.mask_processes(processes)
         return self._share(table.keep(table.find_alike(own)), own)
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
-        """Give the channels between hosts that `is_wanted` the transfers of the others: the median of the
-        same operation, size, and number of members and hosts. Do the same for channels that are otherwise
-        unknown if their transfers end with longer ones of these.
+        """Return changes in which transfers on some channels between hosts take as long as on the
+        others: the median for the same operation, size, and number of members and hosts.
+
+        Channels with unknown members are included if their transfers end together with longer
+        transfers on these. is_wanted: function that selects channels by their hosts.
         """
         edges = self.edges
         rows = np.setdiff1d(self.select(TRANSFERS), self.find_shared_links())
@@ -730,8 +758,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [*changes, (self.find_shared_links(of_others), 0.0)] if is_known else changes
 
     def find_shared_links(self, channels: Collection[int] | None = None) -> np.ndarray:
-        """Return the edges of transfers on host links shared by several messages, of these channels, or of
-        all.
+        """Return the edges of transfers on host links that several messages share. channels: only
+        these channels.
         """
         rows = self.select((Kind.NCCL,), channels)
         # Of transfers whose members are not known no size is, either.
@@ -740,8 +768,8 @@ class Replay(Struct, frozen=True, dict=True):
     # What the whole job could do.
 
     def transfer_at_once(self) -> Changes:
-        """Make all data arrive as soon as all ranks have. In jobs of several processes, transfers with
-        unknown members are kept, because they contain waits.
+        """Return changes in which all data arrives as soon as all ranks have arrived. In jobs of
+        several processes, transfers with unknown members do not change, because they contain waits.
         """
         rows = self.select(TRANSFERS)
         if len(self.processes) > 1:
@@ -749,8 +777,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [(rows, 0.0)]
 
     def expect_messages(self) -> Changes:
-        """Make messages available when they are waited for: the receiver, and the sender of a large message,
-        continue after the transfer time.
+        """Return changes in which messages are available when they are waited for: the receiver,
+        and the sender of a large message, continue after the transfer time.
         """
         edges, graph = self.edges, self.graph
         waits = self.select(TRANSFERS)
@@ -769,8 +797,9 @@ class Replay(Struct, frozen=True, dict=True):
         return [(own, lasts), (waits, np.full(len(waits), NO_WEIGHT))]
 
     def remove_calls(self, names: Collection[int], repeated: bool = False) -> Changes:
-        """Make calls of these names take no time, and wait for nothing. repeated: except the first of each
-        name in each process, which initializes things for the others.
+        """Return changes in which calls with these names take no time and wait for nothing.
+        repeated: except the first call of each name in each process, which initializes things for
+        the others.
         """
         edges = self.edges
         calls, returns = (self.select((kind,), names) for kind in (Kind.CALL, Kind.RETURN))
@@ -791,19 +820,21 @@ class Replay(Struct, frozen=True, dict=True):
         ]
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
-        """Make one call, or the time between two calls, take no time; the call waits for nothing."""
+        """Return changes in which one call, or the time between two calls, takes no time. The call
+        also waits for nothing.
+        """
         return self.remove_calls([key]) if kind == Kind.CALL else self.scale((kind,), keys=[key])
 
     # What the time of the span is made of.
 
     @cached_property
     def path(self) -> np.ndarray:
-        """The edges of the critical path of the recorded span, the last first."""
+        """The edges of the critical path of the recorded span, the last one first."""
         return self.graph.trace_path(self.counts, self.begin)
 
     def measure_outside(self) -> float:
-        """Return the share of the span in which the path waits for events from outside the job, such as
-        requests.
+        """Return the share of the span in which the critical path waits for events from outside the
+        job, such as requests.
         """
         edges, graph = self.edges, self.graph
         pauses = self.path[edges.kind[self.path] == Kind.GAP]
@@ -812,7 +843,9 @@ class Replay(Struct, frozen=True, dict=True):
         return float(lasts.sum()) / max(self.span, 1)
 
     def measure_unexplained(self) -> float:
-        """Return the share of the span in which nothing known explains why the path waits."""
+        """Return the share of the span in which nothing recorded explains why the critical path
+        waits.
+        """
         edges, graph = self.edges, self.graph
         latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
@@ -822,8 +855,9 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
     def find_returns(self, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return for edges the end of the call at whose begin they begin (ns), no later than their own end:
-        for launches of work that begins within its call; otherwise their begins.
+        """Return for each edge the end of the call at whose start it starts (ns), but not later
+        than its own end. This applies to launches of work that starts within its call; for other
+        edges, return their starts.
         """
         edges, graph, returns = self.edges, self.graph, begins.copy()
         within = np.flatnonzero((edges.kind[rows] == Kind.LAUNCH) & (edges.key[rows] % 2 == 0))
@@ -842,15 +876,17 @@ class Replay(Struct, frozen=True, dict=True):
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return `lasts` (ns) and `count` of work by these columns, the longest first, of equal ones that
-    with the lowest values. work: with columns `lasts` and `count`.
+    """Sum work by these columns. Return `lasts` (ns) and `count`, the longest first; with equal
+    time, the lowest values first. work: with the columns `lasts` and `count`.
     """
     sums = work.group_by(by).agg(pl.col("lasts", "count").sum())
     return sums.sort(-pl.col("lasts"), *by)
 
 
 def _measure(weight: Durations, path: np.ndarray) -> int:
-    """Return the length of a path (ns), or a very negative number if an edge does not apply."""
+    """Return the length of a path (ns), or a very negative number if one of its edges does not
+    apply.
+    """
     length = 0
     for part in split_rows(len(path)):
         lasts = weight[path[part]]
