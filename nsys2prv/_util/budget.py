@@ -122,8 +122,9 @@ WINDOW_RECORDS, RECORDS_PER_RUN, VALUES_PER_RECORD = 300_000, 400, 6
 #: Records of a small run at most: to join it costs less than a hundred windows that look into it. Records
 #: of a run that small ones are joined to, at most.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
-#: Names that get their values together, and labels that are written together.
-NAME_ROWS, LABELS_AT_ONCE = 1_000_000, 100_000
+#: Names that get their values together, bytes of names that are read once, and labels that are written
+#: together.
+NAME_ROWS, NAME_BYTES, LABELS_AT_ONCE = 1_000_000, 1 << 24, 100_000
 #: Bytes of text that the compiled writer makes at a time, many times the length of a line; of a trace
 #: that are checked together; and the longest line that is taken for one.
 TEXT_BYTES, BLOCK_BYTES, LONGEST_LINE = 1 << 24, 1 << 20, 1 << 26

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -279,6 +279,10 @@ class Counters(Struct):
     values: np.ndarray
 
 
+#: Makes an empty Counter, without the usual look for what to count: accounts have many.
+make_counter = partial(Counter.__new__, Counter)
+
+
 class Account(Struct):
     """Account of the rows of one event kind: rows + synthesized = records + dropped + skipped."""
 
@@ -287,13 +291,13 @@ class Account(Struct):
     #: Records made.
     records: int = 0
     #: Rows lost, by reason.
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=make_counter)
     #: Rows that are no records by design, by reason.
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=make_counter)
     #: Records that no row of their own stands for, by reason.
-    synthesized: Counter[str] = field(default_factory=Counter)
+    synthesized: Counter[str] = field(default_factory=make_counter)
     #: Rows that were changed, kept or not, by reason.
-    repaired: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=make_counter)
 
     @property
     def missing(self) -> int:

@@ -303,7 +303,7 @@ def _gather_schemas(
 def _read_binary(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
     """Return payloads in binaryData form, and the mask `damaged`."""
     codes, texts = columns.texts["binaryData"]
-    distinct = texts.series.to_list()
+    distinct = texts.as_list()
     sizes = np.fromiter(map(len, distinct), np.int64, len(distinct))
     damaged, begins = sizes > 0, np.cumsum(sizes) - sizes
     data = np.frombuffer(b"".join(distinct), np.uint8)

@@ -71,6 +71,7 @@ from nsys2prv.export.source import (
     mask_empty,
     mask_usable,
     number_distinct,
+    number_few,
     zero_nulls,
 )
 
@@ -143,10 +144,10 @@ def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
     domains, domain_of = find_domains(extraction, columns["globalTid"], columns["domainId"])
     renamed, codes, number = _rename(extraction, columns, domains, domain_of)
     domain = extraction.domains.number(domains)[domain_of]
-    texts, text_of = number_distinct(renamed["name"])
+    is_few, names = renamed.height <= FEW_TEXTS, renamed["name"]
+    texts, text_of = number_few(names.to_list()) if is_few else number_distinct(names)
     (named, of_domain), name_of = factorize_together(text_of[codes], domain)
-    is_few = len(texts) <= FEW_TEXTS
-    texts = gather_texts(texts.to_list() if is_few else texts, named, NO_TEXT)
+    texts = gather_texts(texts, named, NO_TEXT)
     name = extraction.intern_names("nvtx", name_of, text=texts, domain=of_domain)
     # 0 is the end of a range in a trace.
     number = blank_nonpositive(number)
@@ -213,6 +214,8 @@ def _rename(
             texts, text_of = find_texts(extraction, own)
             renamed = name_rules.rename_texts(texts, rules)
             add(rows, renamed, text_of, renamed["number"].to_numpy()[text_of])
+    if len(pieces) == 1:
+        return pieces[0], codes, numbers
     return pl.concat(pieces or [pl.DataFrame(schema=name_rules.RENAMED)]), codes, numbers
 
 

@@ -72,6 +72,10 @@ LAMBDA = "::{lambda"
 _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
+#: Folded stacks where there are none.
+_NO_TEXTS = pl.Series(dtype=pl.String)
+
+
 class DistinctStacks:
     """The distinct stacks that a worker found in a table, each described once."""
 
@@ -95,7 +99,7 @@ class DistinctStacks:
         #: none.
         self.frames = np.zeros((0, depth, 2), np.int64)
         #: Folded, where they are wanted.
-        self.texts = pl.Series(dtype=pl.String)
+        self.texts = _NO_TEXTS
         #: Stacks that were read last, for several kinds: ids, ascending, all from `_low` to `_high`,
         #: and their numbers.
         self._ids, self._numbers = np.zeros((2, 0), np.int64)
@@ -186,7 +190,7 @@ class DistinctStacks:
         if self._folds:
             texts = _fold(stack, code, frames, self._text_left)
             self._text_left -= measure_texts(texts)
-            self.texts = self.texts.append(texts)
+            self.texts = pl.concat([self.texts, texts])
 
 
 class Stacks:

@@ -237,14 +237,20 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
     return places[codes], distinct.select(kept)
 
 
+def number_few(values: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
+    """Return :func:`number_distinct` of a list."""
+    numbers: dict[Any, int] = {}
+    codes = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), np.array(codes, np.int64)
+
+
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the distinct values in order of first occurrence, and the index of each row's value
     (int64).
     """
     if len(series) <= FEW_TEXTS:
-        numbers: dict[Any, int] = {}
-        codes = [numbers.setdefault(value, len(numbers)) for value in series.to_list()]
-        return pl.Series(list(numbers), dtype=series.dtype), np.array(codes, np.int64)
+        values, codes = number_few(series.to_list())
+        return pl.Series(values, dtype=series.dtype), codes
     rows = series.to_frame("value").with_row_index("row")
     first = rows.select(pl.first("row").over("value")).to_series().to_numpy()
     is_first = first == np.arange(len(series))

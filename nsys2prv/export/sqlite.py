@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from nsys2prv._util.budget import SELECTED_ROWS, TABLE_ROWS
 from nsys2prv._util.errors import Nsys2prvError
@@ -130,13 +131,9 @@ class SqliteDatabase(Database):
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
-    @contextmanager
-    def _explain_damage(self, table: str = "") -> Iterator[None]:
+    def _explain_damage(self, table: str = "") -> _Explained:
         """Convert errors inside a `with` block into one Nsys2prvError that names the damaged table."""
-        try:
-            yield
-        except (DamagedPage, *DAMAGE, pl.exceptions.PolarsError) as error:
-            raise self._make_unreadable_error(error, table) from None
+        return _Explained(self, table)
 
     def check(self, outlined: bool = False) -> None:
         """Read all tables. Raise Nsys2prvError, in one line, for damaged pages and for lost pages,
@@ -300,6 +297,20 @@ class SqliteDatabase(Database):
                 return read_cursor(self.connection.execute(sql))
         finally:
             self.connection.text_factory = _decode
+
+
+class _Explained(Struct):
+    """Converts errors inside a block, see :meth:`SqliteDatabase._explain_damage`."""
+
+    database: SqliteDatabase
+    table: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (DamagedPage, *DAMAGE, pl.exceptions.PolarsError)):
+            raise self.database._make_unreadable_error(error, self.table) from None
 
 
 def read_cursor(cursor: sqlite3.Cursor) -> pl.DataFrame:

@@ -281,6 +281,8 @@ class SqliteTable(SourceTable):
         #: The pages of its database, None where SQLite has to read it; and their size (bytes).
         self.file, self.size = file, size
         self._sql, self._query, self._indexes = sql, query, indexes
+        if known := _DECLARED.get(sql):
+            self.declared = known
         self._rows_checked = False
         #: Bounds of its rows, where :meth:`check` was to find them.
         self.outline: Outline | None = None

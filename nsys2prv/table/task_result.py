@@ -21,7 +21,14 @@ from nsys2prv._util.stored_columns import StoredFrame, read_frame
 from nsys2prv._util.text import Note
 from nsys2prv.events.catalogue import CALLER_LEVELS, CALLERS, Metric, load_catalogue
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
-from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
+from nsys2prv.events.kind import (
+    Account,
+    CommunicationLines,
+    Counters,
+    Reason,
+    Rows,
+    make_counter,
+)
 from nsys2prv.events.launches import Segment
 from nsys2prv.export.source import are_all_usable, mask_usable
 from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape
@@ -60,17 +67,17 @@ class TaskResult(Struct):
     #: Notes for the summary.
     notes: list[Note] = msgspec.field(default_factory=list)
     #: Number of records by layout.
-    events: Counter[str] = msgspec.field(default_factory=Counter)
+    events: Counter[str] = msgspec.field(default_factory=make_counter)
     #: Account of each kind of event or relation.
     accounts: dict[str, Account] = msgspec.field(default_factory=dict)
     #: Rows by table, for tables that kinds read in parts by conditions.
-    tables: Counter[str] = msgspec.field(default_factory=Counter)
+    tables: Counter[str] = msgspec.field(default_factory=make_counter)
     #: Rows of these tables that kinds have read.
-    of_table: Counter[str] = msgspec.field(default_factory=Counter)
+    of_table: Counter[str] = msgspec.field(default_factory=make_counter)
     #: Communication lines by kind, before any is left out.
-    lines: Counter[str] = msgspec.field(default_factory=Counter)
+    lines: Counter[str] = msgspec.field(default_factory=make_counter)
     #: Lines that are not stored, by (kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = msgspec.field(default_factory=make_counter)
     #: Objects and facts of what was read for the clocks alone; and the spans of the events of kinds
     #: that are not stored.
     beside: TaskResult | None = None

@@ -5,14 +5,15 @@ the same value in every trace. A label is one line that is safe for any reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.budget import NAME_ROWS
+from nsys2prv._util.budget import NAME_BYTES, NAME_ROWS
 from nsys2prv._util.columns import factorize, join_pieces
 from nsys2prv._util.stored_columns import read_columns
 from nsys2prv.events.catalogue import NameSet
@@ -72,7 +73,11 @@ def assign_values(
         if not named:
             continue
         first = max(name_set.first, following.get(name_set.space, 0))
-        distinct = _number_names(name_set, first, _find_distinct(name_set.name, named))
+        read = partial(_read_pieces, name_set.name, named)
+        if sum(result.names[name_set.name].size for result in named) <= NAME_BYTES:
+            pieces = list(read())
+            read = partial(iter, pieces)
+        distinct = _number_names(name_set, first, _find_distinct(read()))
         following[name_set.space] = first + distinct["known"].null_count()
         labels = distinct["text"]
         if labeller := labellers.get(name_set.name):
@@ -80,7 +85,7 @@ def assign_values(
             labels = pl.Series(made, dtype=pl.String)
         labelled = pl.DataFrame({"value": distinct["value"], "label": labels})
         values.labels = make_labels_safe(labelled)
-        _look_up(values, name_set.name, named, distinct)
+        _look_up(values, read(), distinct)
     return result
 
 
@@ -107,10 +112,10 @@ def _number_names(name_set: NameSet, first: int, distinct: pl.DataFrame) -> pl.D
     return joined.with_columns(value=pl.coalesce("known", numbers))
 
 
-def _find_distinct(name: str, results: Sequence[TaskResult]) -> pl.DataFrame:
+def _find_distinct(pieces: Iterable[Piece]) -> pl.DataFrame:
     """Return the sorted distinct texts, each with the smallest of its short forms."""
     distinct = pl.DataFrame(schema=TEXTS)
-    for piece in _read_pieces(name, results):
+    for piece in pieces:
         texts = pl.concat([distinct, _join_names([names for _, names in piece])]).lazy()
         grouped = texts.group_by("text").agg(pl.col("short").min())
         distinct = grouped.sort("text").collect()
@@ -124,12 +129,10 @@ def _join_names(piece: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame({name: join_pieces(pieces) for name, pieces in columns.items()}, TEXTS)
 
 
-def _look_up(
-    values: NameValues, name: str, results: Sequence[TaskResult], distinct: pl.DataFrame
-) -> None:
+def _look_up(values: NameValues, pieces: Iterable[Piece], distinct: pl.DataFrame) -> None:
     """Set the values of all tasks' names, and collect the values used per domain."""
     by_domain: dict[str, list[np.ndarray]] = {}
-    for piece in _read_pieces(name, results):
+    for piece in pieces:
         texts = _join_names([names for _, names in piece])
         joined = texts.join(distinct, on="text", how="left", maintain_order="left")
         column = joined["value"].to_numpy()
