@@ -471,7 +471,7 @@ class OpenJob(Closable):
             ("host_threads", host_threads, HOST_THREADS),
         ):
             if value not in values:
-                raise UsageError(f"{option}: {value} is none of {', '.join(values)}")
+                raise UsageError(f"{option}: {value} is not one of {', '.join(values)}")
         names = names or tuple(self.analyses)
         asked = AnalysisOptions(
             useful=useful,
@@ -546,7 +546,7 @@ class OpenJob(Closable):
         """
         result = self.analyse("findings", what_if=changes)["findings"]
         if "what_if" not in result.tables:
-            raise UsageError("; ".join(result.missing) or "what-if: names no change")
+            raise UsageError("; ".join(result.missing) or "what-if: no change given")
         return result.tables["what_if"].frame
 
     @property

@@ -59,7 +59,7 @@ def make_study(
     Raise Nsys2prvError if a run cannot be read, UsageError for a region that no run has.
     """
     if scaling not in (None, "strong", "weak"):
-        raise UsageError(f"scaling: {scaling} is none of strong, weak")
+        raise UsageError(f"scaling: {scaling} is neither strong nor weak")
     if not runs:
         raise UsageError("a study needs a run: reports, a folder, or the JSON of an earlier study")
     asked = {"regions": tuple(regions), "iterations": iterations, "whole": whole}
@@ -93,11 +93,11 @@ def make_study(
     names = _choose_regions(study.runs, regions)
     if unknown := [one for one in regions if one not in (*names, ALL)]:
         raise UsageError(
-            f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows those there are"
+            f"--regions {unknown[0]}: no run has NVTX ranges of this name; --regions {ALL} shows all"
         )
     for run in (run for of_file in earlier.values() for run in of_file):
         lacking = list_some([name for name in names if name not in run.regions])
-        line = f"regions: not measured of {lacking} in its JSON: give its reports"
+        line = f"regions: {lacking} not measured in its JSON; give its reports"
         if lacking and line not in run.missing:
             run.missing.append(line)
     study.regions = names
@@ -123,7 +123,7 @@ def _distinguish_runs(given: Sequence[str], earlier: Mapping[str, Sequence[Run]]
             other = seen.get(place)
             if place in seen and not (run and other and run.interval != other.interval):
                 of = f"{name}: {run.name}" if run else f"{name}:"
-                raise UsageError(f"{of} is given twice; give each run once")
+                raise UsageError(f"{of} given twice; give each run once")
             if run and place in seen:
                 run.name, run.label = f"{name}: {run.name}", ""
             seen[place] = run

@@ -187,8 +187,8 @@ def check_processes(count: int, size: int) -> None:
     allowed = count_allowed(LEAST_PROCESSES, size, BYTES_PER_PROCESS)
     if count > allowed:
         raise Nsys2prvError(
-            f"the reports have {count:,} processes and devices in {format_size(size)}, and at most {allowed:,} are analyzed in so "
-            "little; leave reports of helper processes out, or convert the reports to a trace"
+            f"the reports have {count:,} processes and devices, but at most {allowed:,} are analyzed in "
+            f"reports of {format_size(size)}; omit reports of helper processes, or convert the reports to a trace"
         )
 
 
@@ -198,7 +198,7 @@ def check_unpacked(path: Path, unpacked: int, packed: int) -> None:
     """
     if unpacked > LEAST_TRACE + TRACE_PER_BYTE * packed:
         raise Nsys2prvError(
-            f"{path}: its {format_size(packed)} unpack to more than {format_size(unpacked)}, which no trace does; write it again"
+            f"{path}: {format_size(packed)} unpack to more than {format_size(unpacked)}, which is too much for a trace; write it again"
         )
 
 
@@ -292,7 +292,7 @@ def check_address_space() -> None:
     limit = find_limit("RLIMIT_AS")
     if limit is not None and limit < NEEDED_BYTES:
         raise Nsys2prvError(
-            f"out of memory: processes may have {limit >> 20} MB of address space (ulimit -v), and {NEEDED_BYTES >> 20} MB "
+            f"out of memory: processes may have {limit >> 20} MB of address space (ulimit -v), but {NEEDED_BYTES >> 20} MB "
             "are needed"
         )
 

@@ -204,7 +204,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
     for source in inputs if there else ():
         if (path := there.get(_identify_file(source))) is not None:
             raise UsageError(
-                f"{path}: would be written over {source}, which is read; give another output"
+                f"{path}: would overwrite {source}, which is an input; give another output"
             )
     for path in there.values():
         # A table of a folder of tables, which is read as a whole.
@@ -212,7 +212,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
             _identify_file, inputs
         ):
             raise UsageError(
-                f"{path}: would be written over a table of {path.parent}, which is read; give another output"
+                f"{path}: would overwrite a table of {path.parent}, which is an input; give another output"
             )
 
 
@@ -229,7 +229,7 @@ def check_folder(folder: Path) -> None:
     """Raise Nsys2prvError if files cannot be written to this folder."""
     if not folder.is_dir():
         if folder.exists():
-            raise Nsys2prvError(f"{folder}: is not a folder; give one")
+            raise Nsys2prvError(f"{folder}: this is not a folder; give a folder")
         raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
@@ -357,7 +357,7 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
     for folder in folders:
         if not folder.is_dir():
             return Nsys2prvError(
-                f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made"
+                f"{folder}: the folder or its file system was removed while {target.name} was written"
             )
     ours = {folder: str(folder / PREFIX) for folder in folders}
     named_folders = [
@@ -372,7 +372,7 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
         else:
             place = "its folder; free some, or give another output"
             place += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"
-        return Nsys2prvError(f"{target}: not written: no space left in {place}")
+        return Nsys2prvError(f"{target}: not written, because no space is left in {place}")
     outside = [name for name in names if not name.startswith(tuple(ours.values()))]
     place = outside[-1] if outside else target
     suffix = " (of a temporary file)" if named_folders and not outside else ""

@@ -102,7 +102,7 @@ def suggest_range(wanted: str, names: Sequence[str]) -> str:
     """
     if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):
         return f"did you mean {near[0]}?"
-    return "`nsys2prv report REPORT... --only operations` lists the names there are"
+    return "`nsys2prv report REPORT... --only operations` lists all names"
 
 
 def format_size(size: float) -> str:

@@ -100,11 +100,9 @@ def make_pool(
     """
     if engine not in (DEFAULT_ENGINE, *ENGINES):
         engine_names = ", ".join((DEFAULT_ENGINE, *ENGINES))
-        raise UsageError(f"--engine {engine}: there is no such engine; give one of {engine_names}")
+        raise UsageError(f"--engine {engine}: unknown engine; give one of {engine_names}")
     if scheduler and engine != "dask":
-        raise UsageError(
-            "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
-        )
+        raise UsageError("--scheduler is for Dask only; add --engine dask, or omit --scheduler")
     jobs = jobs or count_available_cpus()
     if engine == DEFAULT_ENGINE:
         if jobs <= 1:
@@ -188,7 +186,7 @@ class Pool(Struct):
                 yield from self._await_results(waiting.popleft())
         except self.lost:
             raise LostWorker(
-                "a worker process was killed, most likely for lack of memory; try fewer workers, -j 1"
+                "a worker process was killed, probably because memory ran out; try fewer workers (-j 1)"
             ) from None
         finally:
             for future in waiting:
@@ -223,7 +221,7 @@ class Pool(Struct):
         except (OSError, EOFError, ImportError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise Nsys2prvError(
-                f"a further worker cannot be started: {reason}; try fewer, -j 1"
+                f"another worker cannot be started ({reason}); try fewer (-j 1)"
             ) from error
 
     def _await_results(self, future: Future[Outcome]) -> Iterator[Any]:

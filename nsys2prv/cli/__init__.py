@@ -90,7 +90,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print_message("error", f"interrupted; {errors.describe_written()}")
         return 130
     except MemoryError:
-        print_message("error", "out of memory; try fewer workers, -j 1")
+        print_message("error", "out of memory; try fewer workers (-j 1)")
         return 1
     except BrokenPipeError:
         # The reader stopped, as in `| head`: the work is done.
@@ -213,7 +213,7 @@ def _list_kinds() -> int:
         if including := (*kind.groups, *kind.implied_by):
             line += f" (included in {', '.join(dict.fromkeys(including))})"
         if kind.opt_in:
-            line += f" (not by default: name it, or use {kind.opt_in})"
+            line += f" (not by default; name it, or use {kind.opt_in})"
         print_text(line)
     return 0
 
@@ -244,7 +244,7 @@ def run_cfgs(arguments: list[str]) -> int:
     elif options.install:
         target, count, menus = views.install_views(trace, options.all)
         text = (
-            f"views written to {target}; after its next start, Paraver offers {count} of them under Hints, in {menus} nsys2prv menus: "
+            f"views written to {target}. After its next start, Paraver offers {count} of them in {menus} nsys2prv menus under Hints: "
             f"the views for {trace or 'nearly every trace (--for TRACE selects the views for one trace)'}"
         )
     elif folder:

@@ -515,7 +515,9 @@ def refuse_non_traces(command: str, paths: Sequence[str]) -> None:
             refuse("report_for_trace", path=path, command=command)
         if Path(path).is_dir():
             traces = [str(one) for one in sorted(Path(path).glob("*")) if is_trace_name(one.name)]
-            hint = f"give a trace of it: {list_some(traces)}" if traces else "it has no traces"
+            hint = (
+                f"give a trace in it, such as {list_some(traces)}" if traces else "it has no traces"
+            )
             refuse("folder_for_trace", path=path, hint=hint)
         if is_trace_name(path) and ".prv" not in Path(path).suffixes:
             trace = name_beside(Path(path), ".prv")

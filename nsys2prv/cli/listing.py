@@ -16,7 +16,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import Column, find_width, format_count, lay_out_table, list_some
+from nsys2prv._util.text import (
+    Column,
+    find_width,
+    format_count,
+    format_nanoseconds,
+    lay_out_table,
+    list_some,
+)
 from nsys2prv.conversion.anonymous import Pseudonyms, hide_report
 from nsys2prv.conversion.quality import list_unrecorded
 from nsys2prv.events import all_kinds
@@ -78,7 +85,7 @@ def describe_reports(
     first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks differences' if marked else ''}:"
     tables = {table for one in inspected for table in one.counts}
     more = [f"  {what}: {how}" for what, how in list_unrecorded(tables).items()]
-    more = ["", "not recorded, but useful:", *more] if more else []
+    more = ["", "Not recorded, but useful", *more] if more else []
     text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected), *more])
     infos = [one.info for one in inspected]
     if len(infos) < 2:
@@ -136,7 +143,7 @@ def _describe_reports(reports: Sequence[_ReportContents]) -> list[str]:
     ]
     hosts, what = format_count(len(set(columns["host"])), "host"), ", ".join(marked)
     if not odd:
-        return [f"  {hosts}; no report differs from the others in {what}"]
+        return [f"  {hosts}; all reports agree in {what}"]
     shown = {
         title: [cells[place] for place in odd[:MOST_LINES]]
         for title, cells in (columns | marked).items()
@@ -167,14 +174,14 @@ def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
             titles.append(f"{kind.title} ({', '.join(tables)})")
             counts.append([rows for rows, _ in read])
     if not names:
-        return ["translated: nothing"]
+        return ["no event kind that nsys2prv translates"]
     sums = [f"{sum(rows):,}" for rows in counts]
     width = max(map(len, ["rows", *sums]))
     columns = {"kind (for -t)": names, "rows".rjust(width): [text.rjust(width) for text in sums]}
     if len(reports) > 1:
         report_names = [one.info.name for one in reports]
         columns["in each report"] = [_format_counts(rows, report_names) for rows in counts]
-    return ["translated:", *_format_table({**columns, "what it is": titles})]
+    return ["Translated event kinds", *_format_table({**columns, "description": titles})]
 
 
 def _differ(rows: Sequence[int]) -> bool:
@@ -220,7 +227,7 @@ def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
         width = min(find_width() or WIDTH, WIDTH)
         wrapped = textwrap.wrap(", ".join(named), width - 4, break_long_words=False)
         lines += [f"  {why}:", *(f"    {line}" for line in wrapped)]
-    return ["", "not translated, with their rows:", *lines] if lines else []
+    return ["", "Not translated (rows)", *lines] if lines else []
 
 
 def _format_begin(info: ReportInfo) -> str:
@@ -271,8 +278,10 @@ COLUMNS: dict[str, Callable[[ReportInfo], str]] = {
     "host": lambda info: info.host or "unknown",
     "processes": _count_processes,
     "GPUs": _describe_gpus,
-    "begins (UTC)": _format_begin,
-    "lasts": lambda info: f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown",
+    "start (UTC)": _format_begin,
+    "duration": lambda info: (
+        format_nanoseconds(info.duration_ns) if info.duration_ns else "unknown"
+    ),
     "recorded by": lambda info: info.recorder or "unknown",
     "exported by": lambda info: info.exporter or "unknown",
     "schema": lambda info: info.schema or "before 2.7",

@@ -147,8 +147,8 @@ def _number_machines(reports: list[ReportClock]) -> tuple[list[int], list[int | 
 
 
 #: Comments at the head of a clock file.
-RECORD_HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again.
-# corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), UTC as the host's own clock says; times in ns.
+RECORD_HEAD = """# Corrections of the host clocks. `nsys2prv --align THIS_FILE` applies them again.
+# corrected time = UTC + offset_ns + drift_ppm / 1e6 * (UTC - at_utc_ns), where UTC is the time of the host's own clock; times in ns.
 """
 
 
@@ -231,7 +231,7 @@ def read_record(text: str, source: str) -> ClockRecord:
         hosts = content.get("hosts") if isinstance(content, dict) else None
         if not isinstance(hosts, dict):
             raise Nsys2prvError(
-                f"{source}: not a clock file: it needs `hosts:` with offset_ns and drift_ppm for each host, as in the .clock.yaml of a trace"
+                f"{source}: not a clock file; it needs `hosts:` with offset_ns and drift_ppm for each host, as in the .clock.yaml of a trace"
             )
         clocks = {}
         for name, fields in hosts.items():

@@ -204,7 +204,7 @@ def _find_unconnected_hosts(
                 else "its communication with other hosts does not determine its clock"
             )
             if others:
-                reason = f"nothing connects this host and {others} others to the first host: placed by UTC against it"
+                reason = f"nothing relates this host and {others} others to the first host, so they are placed by UTC"
             findings.append(
                 ClockFinding(FindingKind.APART, others, clock=estimate.host, reason=reason)
             )

@@ -162,7 +162,7 @@ def _check_job(job: Read, captures: Captures) -> list[str]:
     first report counts.
     """
     if runs := captures.describe_runs(job.infos):
-        return [f"{runs}: ranks are compared within a run only"]
+        return [f"{runs}; ranks are compared only within a run"]
     again = {report for chain in captures.chains for report in chain[1:]}
     return check_job([one for at, one in enumerate(job.infos) if at not in again])
 
@@ -200,8 +200,8 @@ def _correct_rows(job: Read, captures: Captures) -> list[str]:
         missing, advice = "events of the selected kinds", "inspect the reports with --list"
         if not job.selection.asked:
             missing = "supported events"
-            advice += "; if the capture is empty, profile the program, not its launcher, and let it exit normally"
-        raise NothingToWrite(f"{names}: nothing to write: no {missing}{why}; {advice}")
+            advice += ". If the capture is empty, profile the program, not its launcher, and let it exit normally"
+        raise NothingToWrite(f"{names}: no {missing} to convert{why}; {advice}")
     warnings = samples.scale_fractions(job.results, job.folder)
     separate_overlaps(job.results, job.run_small)
     return warnings

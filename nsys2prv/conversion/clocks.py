@@ -153,7 +153,7 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
         numbers, names = find_host_clocks(job)
         hosts = {name: record.hosts[name] for name in names if name in record.hosts}
         if unknown := [name for name in names if name not in hosts]:
-            warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
+            warnings.append(f"{list_some(unknown)}: not in the clock file, so placed by UTC")
         warnings += [f"clocks: {line}" for line in record.warnings]
         host_clocks = [hosts.get(names[number]) for number in numbers]
         placements = [
@@ -304,10 +304,10 @@ def describe_clocks(
     problems. hosts: number of clocks from :func:`find_host_clocks`.
     """
     if any(placement.method == AS_THEY_ARE for placement in placements):
-        return ["not aligned: every report keeps its own time (--align none)"]
+        return ["not aligned; every report keeps its own time (--align none)"]
     if hosts < 2:
         one = "1 report" if len(placements) == 1 else "1 node"
-        return [f"{one}, one clock: nothing to align"]
+        return [f"{one}, so no clock alignment is needed"]
     if record is None:
         return [f"{hosts:,} nodes placed by UTC only, which may be wrong by milliseconds"]
     alone = [name for name, clock in record.hosts.items() if not is_aligned(clock)]
@@ -333,7 +333,7 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     observed = max(clock.observations for clock in clocks)
     bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
     error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
-    return [f"{how_many} nodes aligned by {observed:,} {evidence}, error {error}"]
+    return [f"{how_many} nodes aligned by {observed:,} {evidence}; error {error}"]
 
 
 def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
@@ -364,7 +364,7 @@ def describe_hosts(record: ClockRecord) -> list[str]:
     width = max((len(name) for name, _ in shown), default=0)
     lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
     if len(shown) < len(hosts):
-        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+        lines.append(f"and {len(hosts) - len(shown)} more with smaller errors")
     return [*lines, *_describe_causality(record), *record.notes]
 
 
@@ -394,14 +394,14 @@ def _describe_causality(record: ClockRecord) -> Iterable[str]:
         before, after = times.get("before", {}), times.get("after", {})
         if before.get("checked"):
             yield (
-                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+                f"causality violations, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
             )
 
 
 def _describe_violations(counts: Mapping[str, int]) -> str:
     violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
     far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
-    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
+    return f"{violated:,} of {counts.get('checked', 0):,}{far}"
 
 
 def make_comment_lines(record: ClockRecord | None) -> str:

@@ -162,19 +162,19 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
     path = Path(output)
     if not str(output):
         raise UsageError(
-            "an argument is empty, as with a variable that is not set; give the name of the trace to write"
+            "an argument is empty (an unset variable?); give the name of the output trace"
         )
     written = list_outputs(output, options.compress)
     trace = written[0]
     is_folder = str(output).endswith(("/", os.sep)) or path.name in ("", ".", "..")
     if is_folder or (path.is_dir() and path.name != trace.name):
         raise UsageError(
-            f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
+            f"{output}: this is a folder; give the name of the output trace, such as {path / 'out.prv'}"
         )
     if str(output) == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
         raise UsageError(f"{output}: a trace is several files; give its name, as in out.prv")
     if options.states and ".prv" not in trace.suffixes:
-        raise UsageError(f"--states: {trace}: only traces for Paraver, .prv, have states of rows")
+        raise UsageError(f"--states: {trace}: only Paraver traces (.prv) have states of rows")
     further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
     # An earlier trace in the other form, with or without compression, would show wrong names beside
     # the new labels.
@@ -223,7 +223,7 @@ def open_reports(
             else:
                 raise inspected
     if unread and not infos:
-        raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
+        raise Nsys2prvError(f"no report can be read; the first error: {unread[0]}")
     if foreign and not infos:
         raise foreign[0]
     warnings += [f"skipped: {error}" for error in foreign]

@@ -50,7 +50,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     if (first, last) != (0, job.duration):
         notes.append(f"{format_seconds(first)} to {format_seconds(last)} of {whole}")
     elif BARE_NUMBER.search(plan.options.time):
-        notes.append(f"--time {plan.options.time} is all of the trace; {SECONDS}")
+        notes.append(f"--time {plan.options.time} selects the whole trace; {SECONDS}")
     if left_out := (smaller.left_out - job.left_out).total():
         notes.append(f"{left_out:,} records discarded")
     if job.read_part:
@@ -71,7 +71,7 @@ def _find_window(job: Job, plan: CutPlan) -> tuple[int, int]:
     if last <= first and (options.time or plan.region):
         given = (("--time", options.time), ("--region", options.region))
         where = " ".join(f"{option} {text}" for option, text in given if text)
-        hint = f"; {SECONDS}; for nanoseconds write ns behind them"
+        hint = f"; {SECONDS}, so append ns to nanoseconds"
         words = {"where": where, "duration": format_seconds(duration)}
         words["hint"] = hint if BARE_NUMBER.search(options.time) else ""
         raise make_error("cut_outside", NothingToWrite, **words)

@@ -202,7 +202,7 @@ def warn_of_far_rows(job: Read) -> list[str]:
     where = list_some([job.infos[report].name for report in sorted(reports)])
     counts = ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
     return [
-        f"{where}: {Reason.FAR_FROM_CAPTURE.text} are left out because their times are damaged: {counts}"
+        f"{where}: {Reason.FAR_FROM_CAPTURE.text} are discarded, because their times are damaged: {counts}"
     ]
 
 

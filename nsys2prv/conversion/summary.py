@@ -14,7 +14,7 @@ from shlex import quote
 
 from msgspec import Struct, field
 
-from nsys2prv._util.text import Note, format_count, format_size
+from nsys2prv._util.text import Note, format_count, format_nanoseconds, format_size
 from nsys2prv.conversion.clocks import describe_clocks, describe_hosts, find_host_clocks
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.quality import (
@@ -262,8 +262,8 @@ class Summary(Struct, dict=True):
 
     def __repr__(self) -> str:
         return (
-            f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'node')}, {self.duration / 1e9:.3f} s, "
-            f"{self.lines:,} {self.unit}, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
+            f"<Summary of {self.trace}: {self.processes} on {format_count(self.hosts, 'node')}, {format_nanoseconds(self.duration)}, "
+            f"{self.lines:,} {self.unit}, {format_count(len(self.warnings), 'warning')}; .text() has the details>"
         )
 
     @property
@@ -286,8 +286,8 @@ class Summary(Struct, dict=True):
 def _describe_placements(job: Job) -> list[str]:
     earliest = min(placement.map.offset for placement in job.placements)
     return [
-        f"{info.alias or info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
-        f"after the first report's, by {placement.method}"
+        f"{info.alias or info.given}: host {info.host or 'unknown'}, local time 0 is {placement.map.offset - earliest:,} ns "
+        f"after that of the first report, by {placement.method}"
         for info, placement in zip(job.infos, job.placements, strict=True)
     ]
 
@@ -299,7 +299,7 @@ def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
     parts = {
         "Also": [f"{path.name} {format_size(size)}" for path, size in [*summary.sizes.items()][1:]],
         "Job": [
-            f"{summary.processes} on {format_count(summary.hosts, 'node')}{gpus}; {summary.duration / 1e9:.3f} s{ranks_by}"
+            f"{summary.processes} on {format_count(summary.hosts, 'node')}{gpus}; {format_nanoseconds(summary.duration)}{ranks_by}"
         ],
         "Quality": format_quality(summary.quality, verbose),
         "Clocks": [
@@ -358,7 +358,13 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
             yield is_routine(reason), f"{what}: {describe_reason(reason)}"
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != IN_OTHER_REPORT:
-            what = f"{count:,} {_find_title(name)} discarded: {describe_reason(reason)}"
+            is_line = name in load_catalogue().lines
+            kind = (
+                f"{format_count(count, 'line')} ({_find_title(name)})"
+                if is_line
+                else f"{count:,} {_find_title(name)}"
+            )
+            what = f"{kind} discarded: {describe_reason(reason)}"
             # The note on a cut has its numbers in one line.
             yield summary.is_cut or is_routine(reason), what
 
@@ -366,7 +372,8 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
 def _find_title(name: str) -> str:
     """Return the title of a layout, or of a kind of lines, within a sentence."""
     layout = load_catalogue().layouts.get(name)
-    title = layout.title if layout else load_catalogue().lines[name].label
+    # A label of lines also says what the size of a line is.
+    title = layout.title if layout else load_catalogue().lines[name].label.partition(";")[0]
     return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
 
 

@@ -53,10 +53,10 @@ def describe_unknown_kind(name: str) -> str:
     """
     of_report = [kind.name for kind in all_kinds() if name in kind.stats]
     if of_report:
-        return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
+        return f"no such kind of event; use {','.join(of_report)}, which have the rows of this nsys stats report"
     *near, last = get_close_matches(name.lower(), list_kind_names(), MOST_SUGGESTIONS) or [""]
     meant = " or ".join(filter(None, [", ".join(near), last]))
-    return f"no such kind of event; {f'is it {meant}? ' if meant else ''}nsys2prv --kinds lists all"
+    return f"no such kind of event; {f'did you mean {meant}? ' if meant else ''}`nsys2prv --kinds` lists all"
 
 
 def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:

@@ -516,7 +516,7 @@ def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
     data = files.parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
-        raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
+        raise Nsys2prvError(f"{source}: {_BUILTIN} must be yes or no, not {str(builtin)[:40]!r}")
     numbered = enumerate(data["rules"], 1)
     rules = tuple(_parse_nvtx_rule(rule, f"{source}: rule {number}") for number, rule in numbered)
     return rules + _load_shipped_nvtx_rules() if builtin else rules
@@ -532,7 +532,7 @@ def _parse_nvtx_rule(spec: Any, where: str) -> NvtxRule:
         _check_pattern(spec["domain"], f"{where}: domain", _list_groups)
     drop = spec.get("drop", False)
     if not isinstance(drop, bool):
-        raise Nsys2prvError(f"{where}: drop is yes or no, not {str(drop)[:40]!r}")
+        raise Nsys2prvError(f"{where}: drop must be yes or no, not {str(drop)[:40]!r}")
     if drop == ("replace" in spec):
         raise Nsys2prvError(f"{where}: needs either `replace` or `drop: yes`")
     replacement = None if drop else _check_replacement(spec["replace"], groups, f"{where}: replace")

@@ -170,7 +170,7 @@ class ParquetFolder(Database):
         files = [file for file in sorted(path.glob("*.parquet")) if file.is_file()]
         if not files:
             raise ForeignFile(
-                f"{path}: holds Arrow tables, which nsys2prv does not support; {_advise(path)}"
+                f"{path}: contains Arrow tables, which nsys2prv does not support; {_advise(path)}"
             )
         self.packed = sum(file.stat().st_size for file in files)
         self.size = PACKED * self.packed

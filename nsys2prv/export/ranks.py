@@ -95,13 +95,13 @@ def check_missing_ranks(
             continue
         if count >= size:
             return []
-        which = f"reports of {count} of them"
+        which = f"there are reports of only {count}"
         if len(known) == count:
             missing = list(map(str, sorted(set(range(size)) - known)))
-            which = f"no report of {inflect('rank', len(missing))} {list_some(missing)}"
+            which = f"there is no report of {inflect('rank', len(missing))} {list_some(missing)}"
         return [
-            f"the job has {size} ranks ({size_name}), and there {'is' if which[0] == 'n' else 'are'} {which}: "
-            "collectives and messages with other ranks are incomplete"
+            f"the job has {size} ranks ({size_name}), but {which}, so collectives and messages with other "
+            "ranks are incomplete"
         ]
     return []
 
@@ -134,8 +134,8 @@ def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
         first = seen.get((content, folder, rows)) or seen.get((content, not folder, tables))
         if first is not None:
             copies.append(
-                f"{info.given}: is the same report as {first.given} (session, processes and rows): both are read, "
-                "so the trace contains its events twice"
+                f"{info.given}: this is the same report as {first.given} (equal session, processes and rows). Both are "
+                "read, so the trace contains its events twice"
             )
         else:
             seen |= {(content, folder, rows): info}
@@ -165,7 +165,7 @@ def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
     """Return a warning if job IDs or rank counts in the launcher's environment belong to several
     jobs.
     """
-    kinds = {"the launcher's job id": [(info.job, info) for info in infos if info.job]}
+    kinds = {"the launcher's job ID": [(info.job, info) for info in infos if info.job]}
     # Steps of one job of SLURM have sizes of their own.
     for name in (one for one in SIZE_VARIABLES.values() if one and not one.startswith("SLURM")):
         known = [info for info in infos if name in info.launcher_sizes]
@@ -175,7 +175,7 @@ def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
         by_job = {job: info.name for job, info in reversed(told)}
         if len(by_job) > 1:
             return [
-                f"the reports are of {len(by_job)} jobs by {what} ({list_some(list(by_job.values())[::-1])}): "
+                f"the reports come from {len(by_job)} jobs according to {what} ({list_some(list(by_job.values())[::-1])}); "
                 "do they belong together?"
             ]
     return []
@@ -191,7 +191,7 @@ def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
     for last, (_, _, name), (start, _, later) in zip(lasts, spans, spans[1:], strict=False):
         if start - last > GAP:
             return [
-                f"{later} begins {(start - last) / 1e9:,.0f} s after {name} and all before it ended: are they of one run?"
+                f"{later} starts {(start - last) / 1e9:,.0f} s after {name} and all earlier reports end; do they belong to one run?"
             ]
     return []
 
@@ -202,7 +202,7 @@ def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         (rank, (info.host, process), info) for info in infos for process, rank in info.ranks.items()
     )
     return [
-        f"MPI rank {rank} is in {reports}, as different processes: are they of one job?"
+        f"MPI rank {rank} is in {reports}, as different processes; do they belong to one job?"
         for rank, reports in _find_claimed_twice(claims)
     ]
 
@@ -240,7 +240,7 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         if None not in values and not (name == "SLURM_PROCID" and set(values) == {0}):
             claims = zip(values, sessions, sessions.values(), strict=True)
             for rank, reports in _find_claimed_twice(claims):
-                return [f"rank {rank} ({name}) is in {reports}: are they of one job?"]
+                return [f"rank {rank} ({name}) is in {reports}; do they belong to one job?"]
     return []
 
 
@@ -268,8 +268,8 @@ class Captures(Struct, frozen=True):
             return []
         most = max(map(len, self.chains))
         return [
-            f"{len(self.chains):,} of the reports' processes were captured up to {most} times: what happened between "
-            "captures is not recorded, and counts neither as work nor as idle time"
+            f"{len(self.chains):,} processes of the reports were captured up to {most} times. The time between captures "
+            "is not recorded and counts neither as work nor as idle time"
         ]
 
     def describe_runs(self, infos: Sequence[ReportInfo]) -> str:
@@ -278,7 +278,7 @@ class Captures(Struct, frozen=True):
             return ""
         names = [list_some([infos[at].name for at in run]) for run in self.runs]
         return (
-            f"{list_some(names, separator='; ')}: {len(self.runs)} runs after each other ({self.gap / 1e9:,.1f} s "
+            f"{list_some(names, separator='; ')}: {len(self.runs)} consecutive runs ({self.gap / 1e9:,.1f} s "
             "apart, in different processes of one node), not ranks of one job"
         )
 

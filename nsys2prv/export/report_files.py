@@ -90,7 +90,9 @@ def explain_foreign_file(path: Path) -> ForeignFile | None:
             return _make_error(path, kind)
     for begins, command in kinds["packed"].items():
         if head.startswith(bytes.fromhex(begins)):
-            return ForeignFile(f"{path}: is a compressed file; unpack it: {command} {path.name}")
+            return ForeignFile(
+                f"{path}: this is a compressed file; unpack it with {command} {path.name}"
+            )
     name = path.name.lower().removesuffix(".gz")
     found = (kind for kind in kinds["names"] if name.endswith(tuple(kind["ends"])))
     return next((_make_error(path, kind) for kind in found), None)
@@ -138,7 +140,7 @@ def check_tables(path: Path, tables: Mapping[str, Container[str]]) -> None:
         plain = [table for table in tables if re.fullmatch(r"\w{1,40}", table, re.ASCII)]
         named = f" (it has {list_some(plain, 3)})" if plain else ""
         raise ForeignFile(
-            f"{path}: is an SQLite database of another program, without a table of Nsight Systems{named}; give the reports of nsys, "
+            f"{path}: this is an SQLite database of another program, without Nsight Systems tables{named}; give reports "
             "exported with: nsys export --type sqlite REPORT.nsys-rep"
         )
 
@@ -148,12 +150,12 @@ def check_no_url(path: str) -> None:
     url = _URL.match(path)
     if url and not Path(path).exists():
         raise Nsys2prvError(
-            f"{path}: is a URL ({url[1]}), but nsys2prv reads files; download the file"
+            f"{path}: this is a URL ({url[1]}), but nsys2prv reads files; download the file"
         )
 
 
 def _make_error(path: Path, kind: Mapping[str, str]) -> ForeignFile:
-    return ForeignFile(f"{path}: is {kind['what']}; {kind['do'].replace('FILE', path.name)}")
+    return ForeignFile(f"{path}: this is {kind['what']}; {kind['do'].replace('FILE', path.name)}")
 
 
 def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None) -> list[Path]:
@@ -166,7 +168,7 @@ def find_reports(paths: Iterable[str | Path], left_out: list[str] | None = None)
     paths = list(paths)
     if "" in paths:
         raise Nsys2prvError(
-            "an argument is empty, as with a variable that is not set; give the name of a report or folder"
+            "an argument is empty (an unset variable?); give the name of a report or folder"
         )
     for path in map(str, paths):
         check_no_url(path)
@@ -320,14 +322,14 @@ def check_file(path: Path) -> int:
     try:
         if path.is_dir():
             raise Nsys2prvError(
-                f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
+                f"{path}: this is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
             )
         if path.is_symlink() and not path.exists():
-            raise Nsys2prvError(f"{path}: is a broken link")
+            raise Nsys2prvError(f"{path}: this is a broken link")
         if not path.exists():
             raise Nsys2prvError(describe_missing_file(path))
         if not path.is_file():
-            raise Nsys2prvError(f"{path}: is not a regular file")
+            raise Nsys2prvError(f"{path}: this is not a regular file")
         with path.open("rb") as file:
             head, size = file.read(16), os.fstat(file.fileno()).st_size
     except OSError as error:
@@ -335,7 +337,7 @@ def check_file(path: Path) -> int:
     if head != SQLITE:
         if foreign := explain_foreign_file(path):
             raise foreign
-        defect = "is empty" if not head else "is not an SQLite database"
+        defect = "this file is empty" if not head else "this is not an SQLite database"
         raise Nsys2prvError(
             f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
         )
@@ -432,7 +434,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     if has_journal(path):
         # Not rolled back here: a journal can name other files, which SQLite then deletes.
         raise Nsys2prvError(
-            f"{path}: is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
+            f"{path}: this file is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
         )
     return (_copy_export(path, folder), path) if has_log(path) else (path, path)
 
@@ -448,7 +450,7 @@ def _copy_export(path: Path, folder: Path) -> Path:
             shutil.copyfile(file, folder / file.name)
         if before == [make_file_signature(file) for file in files]:
             return _take_log(folder / path.name, path)
-    raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")
+    raise Nsys2prvError(f"{path}: this file is still being written; convert it once it is complete")
 
 
 def _take_log(copy: Path, path: Path) -> Path:

@@ -261,9 +261,9 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
     if not tables:
         relations = [one for one in all_relations() if set(one.layouts) & set(layouts)]
         titles = ", ".join(one.title for one in (*kinds, *relations))
-        return f"comparing events found none ({titles})"
+        return f"none was found by comparing events ({titles})"
     if not any(kind in job.selection.kinds for kind in kinds):
-        return f"not read: {', '.join(kind.name for kind in kinds)} left out"
+        return f"not read, because {', '.join(kind.name for kind in kinds)} is excluded"
     present = {table for info in job.infos for table in info.parts}
     there = [table for table in tables if table in present]
     named = list(dict.fromkeys(there or tables))
@@ -289,7 +289,7 @@ def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
     """
     calls = []
     if "mpi_point_to_point" in layouts:
-        calls += ["MPI_Probe", "MPI_Test that returns false"]
+        calls += ["MPI_Probe", "MPI_Test calls that return false"]
     made = (one for info in job.infos for one in info.communicators)
     if any(one.parent is not None for one in made):
         calls.append("MPI_Comm_split and others that create communicators")

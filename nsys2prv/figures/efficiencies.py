@@ -50,10 +50,10 @@ RECORDED = {
     "OpenMP": ("openmp_parallel",),
 }
 #: MPI calls that are not counted, as they are in no report.
-UNRECORDED_MPI = "Nsight Systems does not record {calls}; their time counts as outside MPI"
+UNRECORDED_MPI = "Nsight Systems does not record {calls}. Their time counts as outside MPI"
 #: Why OpenMP's waiting is taken from longer events than the waiting itself.
 WHOLE_SYNCS = (
-    "OpenMP: SYNC_REGION_WAIT was not recorded; time in barriers and other synchronization "
+    "OpenMP: SYNC_REGION_WAIT was not recorded, so all time in barriers and other synchronization "
     "(SYNC_REGION), up to the end of the parallel region, counts as waiting"
 )
 #: Reason for missing OpenMP efficiencies if waiting threads cannot be identified.

@@ -151,7 +151,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     result.add("products", products)
     if (products["peak_share"].max() or 0) > BEYOND_PEAK:
         result.notes.append(
-            "products above the peak compute less than counted (a mask, sparsity), or accumulate in another data type"
+            "products above the peak rate compute less than is counted (a mask, sparsity), or accumulate in another data type"
         )
     result.add("devices", _sum_by_device(rows, frames["every"], context))
 

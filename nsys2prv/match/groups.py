@@ -66,7 +66,7 @@ _BY_MESSAGES = {
     RING: (RINGS, "each rank sends to the next of a ring"),
 }
 #: The same for two ranks, whose messages are ambiguous.
-_OF_TWO = "both ranks send to each other, as two of a ring also do"
+_OF_TWO = "both ranks send to each other, like a ring of two"
 _GUESSED = {
     CHAIN: "sends and receives with unknown partners, outside other dimensions",
     EXCHANGE: "sends and receives of these ranks end together",
@@ -548,9 +548,9 @@ def parse_mesh(text: str, ranks: int) -> tuple[tuple[str, int], ...]:
             raise UsageError(f"--mesh {text}: {part!r} is not NAME=SIZE, as in tp=2,pp=4")
         parts.append((name, int(size)))
     if len({name for name, _ in parts}) < len(parts):
-        raise UsageError(f"--mesh {text}: names a dimension twice")
+        raise UsageError(f"--mesh {text}: a dimension is named twice")
     if (whole := prod(size for _, size in parts)) != ranks:
-        raise UsageError(f"--mesh {text}: this is {whole} ranks, and the job has {ranks}")
+        raise UsageError(f"--mesh {text}: these are {whole} ranks, but the job has {ranks}")
     return tuple(parts)
 
 

@@ -269,12 +269,12 @@ def _group_threads(
     groups += (one for one in of_node.values() if len(one) <= MOST_THREADS)
     if len(of_node) > 1:
         limits.append(
-            f"hand-offs between {len(of_node):,} nodes were not searched for, only those within each node: "
-            f"more than {MOST_THREADS:,} threads"
+            f"hand-offs were searched for only within each of the {len(of_node):,} nodes, because there are more "
+            f"than {MOST_THREADS:,} threads"
         )
     if left := [node for node, one in of_node.items() if len(one) > MOST_THREADS]:
         limits.append(
-            f"hand-offs within {list_some(left)} were not searched for: more than {MOST_THREADS:,} threads"
+            f"hand-offs within {list_some(left)} were not searched for, because there are more than {MOST_THREADS:,} threads"
         )
     return groups, limits
 

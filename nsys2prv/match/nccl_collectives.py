@@ -270,9 +270,9 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
         which, missing = "", sorted({*range(size)} - {*present})
         if missing and len(present) == reported and not silent:
             named = list_some([*map(str, missing)], MOST_NAMED)
-            which = f"; there is none of its {inflect('rank', len(missing))} {named}"
+            which = f", and none of {inflect('rank', len(missing))} {named}"
         return [
-            f"an NCCL communicator has {size} ranks, and there are reports of {reported} of them{which}"
+            f"an NCCL communicator has {size} ranks, but there are reports of only {reported} of them{which}"
         ]
     return []
 

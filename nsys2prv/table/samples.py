@@ -219,7 +219,7 @@ def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
                     for run in result.runs
                 ]
     return [
-        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST_DECIMALS}, or too small beside others of that name"
+        f"{name}: {count:,} small numbers are written as 0, because they are below 10^-{MOST_DECIMALS} or too small relative to others of this name"
         for name, count in sorted((+lost).items())
     ]
 
@@ -405,7 +405,7 @@ def deduplicate_device_samples(
                 result.events -= Counter({name: run.count})
                 result.leave_out(name, Reason.IN_OTHER_REPORT, run.count)
                 left_out += run.count
-    text = f"{left_out:,} samples left out: several reports contain them, of {len(devices)} devices; the first one's are written"
+    text = f"{left_out:,} samples of {len(devices)} devices discarded, because several reports contain them; those of the first report are written"
     return [Note(text, is_routine=True)] if devices else []
 
 

@@ -264,7 +264,7 @@ class ObjectModel(Struct):
         ]
         if not shared:
             return ""
-        return f"processes share GPUs, each of which counts once: {list_some(shared)}"
+        return f"processes share GPUs, and each GPU counts once: {list_some(shared)}"
 
 
 def _find_thread_id(row: TraceRow) -> str:

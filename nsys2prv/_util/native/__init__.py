@@ -20,7 +20,7 @@ __all__ = ["NEEDS_CORE", "core", "require_core"]
 
 #: Said of what cannot be done without it.
 NEEDS_CORE = (
-    "needs the compiled core, which this installation lacks: install nsys2prv with a C compiler"
+    "needs the compiled core, which this installation lacks; install nsys2prv with a C compiler"
 )
 
 

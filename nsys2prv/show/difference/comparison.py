@@ -136,12 +136,12 @@ def _make_tables(
     if lacking:
         names = list_some([one.description["name"] for one in lacking])
         result.notes.append(
-            f"why they differ is not known: {names} has no findings, or is of an older version"
+            f"the causes of the difference are unknown, because {names} has no findings or comes from an older version"
         )
     kernels = reasons.filter(pl.col("part") == "kernel", pl.col("name") != "")
     for name, lacking, there in (("A", "b_count", "a_count"), ("B", "a_count", "b_count")):
         if (own := kernels.filter(pl.col(lacking) == 0, pl.col(there) > 0)).height:
-            result.notes.append(f"kernels of {name} alone: {list_some(own['name'].to_list())}")
+            result.notes.append(f"kernels of {name} only: {list_some(own['name'].to_list())}")
     a, b = (job.description["name"] for job in jobs)
     whole = comparison.unit_ns[1] - comparison.unit_ns[0]
     families = reasons.group_by("family").agg(pl.col("a_ns", "b_ns", "change_ns").sum())
@@ -170,7 +170,9 @@ def _make_tables(
                 result.tables[f"{analysis}_{name}"] = Table(title, joined)
         elif any(frame is not None for frame in frames):
             has_none = "AB"[[frame is None for frame in frames].index(True)]
-            result.notes.append(f"{analysis}, {name}: {has_none} has none, not compared")
+            result.notes.append(
+                f"{analysis}, {name}: not compared, because {has_none} has no such table"
+            )
     return result
 
 

@@ -18,6 +18,8 @@ UNITS = {
     "job": "job",
     "work": "from the first to the last GPU work",
 }
+#: What causes are called, the largest first.
+ORDER = ("Main", "Second")
 #: Characters of a name in a sentence.
 WIDEST = 50
 
@@ -76,13 +78,16 @@ class Reason(Struct, frozen=True):
 
     def _say_each(self) -> str:
         if self.counts and abs(self.counts[1] - self.counts[0]) > SAME_COUNT * self.counts[0]:
-            return f"{self.counts[1]:,.4g} instead of {self.counts[0]:,.4g}"
+            after, before = (f"{count:,.3g}" for count in reversed(self.counts))
+            if self.family == "iterations":
+                return f"{after} iterations instead of {before}"
+            return f"executed {after} times per rank instead of {before}"
         if not self.times or abs(self.times - 1) < APART:
             return ""
         each = f"each {format_share(abs(self.times - 1), 0)} {'longer' if self.times > 1 else 'shorter'}"
         if self.times >= MANY_TIMES:
             each = f"each {self.times:.3g} times as long"
-        clock = f", as the clock is {'lower' if self.times > 1 else 'higher'}"
+        clock = f", because the clock is {'lower' if self.times > 1 else 'higher'}"
         return each + clock * self.is_of_clock
 
 
@@ -121,7 +126,7 @@ class Checked(Struct, frozen=True):
         state = "exceeds the limit of" if self.is_exceeded else "is within the limit of"
         return (
             f"{what}: {how} by {format_share(abs(self.change))}, which {state} {100 * self.limit.share:g}% "
-            f"(by chance up to {format_share(self.noise)})"
+            f"(up to {format_share(self.noise)} may be chance)"
         )
 
 
@@ -192,37 +197,37 @@ class Comparison(Struct, frozen=True):
         a, b = self.names
         reserves = "; ".join(self.reserves)
         if self.verdict == NOT_COMPARABLE:
-            return f"{a} and {b} cannot be compared: {reserves}. The job takes {_say_times(*self.job_ns)}"
-        reserve = f"With reserve ({reserves}): " if reserves else ""
+            return f"{a} and {b} cannot be compared: {reserves}. Job: {_say_times(*self.job_ns)}"
+        reserve = f"Comparable with reservations: {reserves}. " if reserves else ""
         is_small = abs(self.change) < ALIKE
         how = "as long as" if is_small else _say_change(self.change, " than", " as")
-        chance = f"by chance up to {format_share(self.noise)}" if self.noise is not None else ""
-        if self.is_alike and not is_small:
-            how = f"{_say_change(self.change)}, which may be chance, than"
+        chance = f"up to {format_share(self.noise)} may be chance" if self.noise is not None else ""
+        maybe = ", which may be chance" if self.is_alike and not is_small else ""
         medians = f"medians of {self.runs[0]} and {self.runs[1]} runs" if max(self.runs) > 1 else ""
         times = ", ".join(filter(None, (_say_times(*self.unit_ns), medians, chance)))
-        said = f"{b} takes {how} {a} ({UNITS[self.unit]} {times})"
+        said = f"{b} takes {how} {a}{maybe} ({UNITS[self.unit]} {times})"
         if self.causes and (self.against or not is_small):
-            causes = (
-                f"{one}, {format_share(one.share, 0)} of the difference" * (one.share < MANY_TIMES)
-                or str(one)
-                for one in self.causes
-            )
-            said += f": {'; then '.join(causes)}"
-            said += "".join(f"; against that, {one}" for one in self.against)
+            for what, one in zip(ORDER, self.causes, strict=False):
+                share = f", {format_share(one.share, 0)} of the difference"
+                said += f". {what} cause: {one}{share if one.share < MANY_TIMES else ''}"
+            said += "".join(f". In the other direction: {one}" for one in self.against)
         if self.outliers:
             far = [
                 f"{number} of {job} ({format_nanoseconds(time)})"
                 for job, number, time in self.outliers
             ]
-            said += f". Iterations of more than {OUTLIER:g} times the median: {list_some(far)}"
+            said += (
+                f". Iterations that take more than {OUTLIER:g} times the median: {list_some(far)}"
+            )
         if self.disagrees:
-            said += f". The job takes {_say_change(self.job_change)} ({_say_times(*self.job_ns)})"
+            said += (
+                f". The whole job takes {_say_change(self.job_change)} ({_say_times(*self.job_ns)})"
+            )
             if self.job_causes:
-                said += f": {'; then '.join(map(str, self.job_causes))}"
+                said += f", because {' and '.join(map(str, self.job_causes))}"
         if self.regions:
             regions = (f"{name} {_say_times(*times)}" for name, *times in self.regions)
-            said += f". NVTX ranges of both, GPU time launched in one (else host time): {', '.join(regions)}"
+            said += f". Times of common NVTX ranges (GPU time of the launched work, or else host time): {', '.join(regions)}"
         return reserve + said
 
     def to_dict(self) -> dict[str, Any]:

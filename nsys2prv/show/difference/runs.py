@@ -175,19 +175,21 @@ def list_reserves(
 ) -> tuple[str, list[str]]:
     """Return whether two runs are comparable, and the reasons for reserve or refusal."""
     jobs = [run.job.description for run in runs]
-    what = "kernels" if (runs[0].work["part"] == "kernel").any() else "calls of MPI"
+    what = "kernels" if (runs[0].work["part"] == "kernel").any() else "MPI calls"
     reserves, others = [], []
     programs = [", ".join(run.job.programs) for run in runs]
     if bool(jobs[0]["devices"]) != bool(jobs[1]["devices"]):
         others.append(f"{'AB'[not jobs[1]['devices']]} has no GPU work")
     elif common is not None and common < LEAST_COMMON:
         others.append(
-            f"other programs, kernels that both have take {format_share(common, 0)} of the time of one's"
+            f"the programs differ (common kernels take only {format_share(common, 0)} of the kernel time of one run)"
         )
     elif common is None and all(programs) and programs[0] != programs[1]:
-        others.append("other programs")
+        others.append("the programs differ")
     elif likeness is not None and likeness < LEAST_ALIKE:
-        reserves.append(f"other work, {format_share(likeness, 0)} of its {what} are the same")
+        reserves.append(
+            f"the work differs (only {format_share(likeness, 0)} of the {what} are the same)"
+        )
     models = [", ".join(sorted(job.get("gpu_models") or {})) for job in jobs]
     clocks = [say_clock(run.job.clock) for run in runs if compare_clocks(runs) != 1]
     counts = (
@@ -197,7 +199,7 @@ def list_reserves(
     for form, texts in (
         ("{who} runs {what}", programs),
         ("{who} ran on {what}", models),
-        ("GPUs of {who} have a clock of {what}", clocks),
+        ("the GPU clock of {who} is {what}", clocks),
         *(("{who} has {what}", texts) for texts in counts),
     ):
         said = (
@@ -233,7 +235,7 @@ def find_unseen_host(runs: Sequence[Run]) -> str:
     ]
     if len(shown) != 1 or not all(run.path["part"].is_in(ENDS).any() for run in runs):
         return ""
-    return f"hosts before and after GPU work are recorded in {shown[0]} alone"
+    return f"host activity before and after GPU work is recorded only in {shown[0]}"
 
 
 def repeat_alike(runs: Sequence[Run]) -> bool:

@@ -68,7 +68,7 @@ def _choose_reference(runs: Sequence[Run], name: str | None) -> Run:
     chosen = [run for run in runs if name.rstrip("/") in (run.name.rstrip("/"), run.label)]
     if not chosen:
         raise UsageError(
-            f"--reference {name}: is none of the runs; give one of {', '.join(run.label for run in runs)}"
+            f"--reference {name}: not one of the runs; give one of {', '.join(run.label for run in runs)}"
         )
     return chosen[0]
 
@@ -266,9 +266,9 @@ def _compare_recordings(runs: Sequence[Run]) -> list[str]:
         warnings.append(WARNINGS["programs"].format(differing=differing))
     for what, describe in (
         ("the useful work of GPUs differs", lambda run: run.useful),
-        ("host threads are not the same", lambda run: run.threads),
-        ("ranks for each GPU are not the same", lambda run: f"{run.ranks / max(run.units, 1):g}"),
-        ("recorded is not the same", lambda run: ", ".join(run.sums.get("recorded", ()))),
+        ("the host threads differ", lambda run: run.threads),
+        ("the ranks per GPU differ", lambda run: f"{run.ranks / max(run.units, 1):g}"),
+        ("the recorded data differ", lambda run: ", ".join(run.sums.get("recorded", ()))),
     ):
         if differing := _list_differing(runs, describe):
             warnings.append(f"warning: {what} ({differing})")

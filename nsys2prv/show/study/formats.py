@@ -112,10 +112,10 @@ def _list_efficiencies(study: ComparedRuns, style: Style) -> list[str]:
         names.cells.append("  " * row.depth + study.find_label(row))
         shown.append((row, values))
     legend = (
-        f"  -: below {format_share(GOOD, 0)}, worth a look (POP); !: below {format_share(FAIR, 0)}"
+        f"  -: low (below {format_share(GOOD, 0)}); !: very low (below {format_share(FAIR, 0)})"
     )
     if any(row and row.path == OFFLOAD for row, _ in shown):
-        legend += "; low host efficiency is expected while hosts wait for GPUs"
+        legend += ". Low host efficiency is expected while hosts wait for GPUs"
     table = _lay_out_figures([names], heads, shown, style)
     return [*table, "", *_wrap([legend], style, 0)]
 

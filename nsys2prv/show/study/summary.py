@@ -44,7 +44,7 @@ def summarise_study(study: ComparedRuns) -> str:
     if len(study.runs) == 1:
         return " ".join(_describe_one_run(study))
     if pair[1].find_value("speedup") is None:
-        return f"{names[1]} is not compared with {names[0]}: see the warnings."
+        return f"{names[1]} is not compared with {names[0]}; see the warnings."
     sentences = [
         _describe_time(study, pair, names),
         *(
@@ -77,7 +77,7 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
     if study.scaling.used == "weak":
         whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
-        return f"{scale}, with work that grows with them, {unit} {longer} ({times}; {whole})."
+        return f"{scale}, with work that grows in proportion, {unit} {longer} ({times}; {whole})."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
     return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f} of {grown:g}, {efficiency})."
 
@@ -106,7 +106,7 @@ def describe_history(study: ComparedRuns) -> str:
     _, head, before, after, old, new = max(jumps)
     times = f"{format_nanoseconds(old)} → {format_nanoseconds(new)}"
     change = f"{format_share(abs(new / old - 1))} {'longer' if new > old else 'less time'}"
-    return f"Over the studies an iteration changes most from {before} to {after}: on {head} it takes {change} ({times})."
+    return f"Over the studies, an iteration changes most from {before} to {after}. On {head}, it takes {change} ({times})."
 
 
 def _list_wholes(study: ComparedRuns, pair: Pair) -> Iterator[str]:
@@ -152,11 +152,11 @@ def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[s
     if changed:
         text += f": {_join([_describe_factor(one, pair) for one in changed])}"
         if len(changed) < len(known):
-            text += f"; its other factors change by less than {100 * MENTIONED:.0f} points or less than chance"
+            text += f". Its other factors change by less than {100 * MENTIONED:.0f} percentage points, or by no more than chance"
     yield f"{text}."
     low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
     if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
-        yield f"Most is lost in {_name(low)} ({_format(last, low)})."
+        yield f"The lowest factor is {_name(low)} ({_format(last, low)})."
 
 
 def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
@@ -177,7 +177,7 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
     if worst is None or longer[worst] <= 0:
         return ""
     both = " → ".join(format_work(work[worst]) for work in (first, last))
-    return f"Kernels of class {worst} cause most of this: {both} on all GPUs."
+    return f"Kernels of class {worst} cause most of this ({both}, on all GPUs)."
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
@@ -237,7 +237,7 @@ def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -
         return
     worst = max(lost, key=lambda name: lost[name] or 0.0)
     first, last = regions[worst]
-    text = f"Region {worst} loses most: {format_nanoseconds(lost[worst])} of an iteration on {names[1]}"
+    text = f"Region {worst} loses the most time: {format_nanoseconds(lost[worst])} per iteration on {names[1]}"
     if first.get("lost_ns") is not None:
         text += f" ({format_nanoseconds(first['lost_ns'])} on {names[0]})"
     row = ROW_OF["device.global"]
@@ -247,7 +247,7 @@ def _describe_regions(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -
     yield f"{text}."
     whole, shown = pair[1].lost_ns, sum(one or 0.0 for one in lost.values())
     if whole and shown < whole:
-        yield f"The regions lose {format_nanoseconds(shown)} of the {format_nanoseconds(whole)} that an iteration loses."
+        yield f"The regions account for {format_nanoseconds(shown)} of the {format_nanoseconds(whole)} lost per iteration."
     row = ROW_OF["device.computation_scalability"]
     values = {name: row.find_value(last) for name, (_, last) in regions.items() if name != worst}
     poor = [

@@ -104,11 +104,11 @@ def check_rows(model: ObjectModel) -> None:
         most = MOST_OBJECTS - SPARE_ROWS - rows[-1] + own[-1]
         fitting = model.processes[: bisect_right(own, most)]
         if known := [one.rank for one in fitting if one.rank is not None]:
-            offers.append(f"a part of the ranks, such as --ranks {min(known)}-{max(known)}")
+            offers.append(f"some ranks, such as --ranks {min(known)}-{max(known)}")
         offers.append("fewer kinds, such as -t mpi,nccl,device_state")
         raise Nsys2prvError(
             f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; convert "
-            f"{', '.join(offers)}, or to out.pftrace, which has no such limit"
+            f"{' or '.join(offers)}, or write out.pftrace, which has no such limit"
         )
 
 

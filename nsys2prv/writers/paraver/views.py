@@ -247,7 +247,7 @@ def write_view(
     if wanted not in by_name:
         near = get_close_matches(wanted, by_name, 1)
         hint = f"did you mean {near[0]}?" if near else "`nsys2prv cfgs` lists the views"
-        raise UsageError(f"--view {name}: there is no such view; {hint}")
+        raise UsageError(f"--view {name}: unknown view; {hint}")
     folder = folder or find_paraver_folder() / INSTALLED / AT_MOMENTS
     at = f"@{span[0]}-{span[1]}" if span else ""
     path = folder / f"{wanted}{at}.cfg"
