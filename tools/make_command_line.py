@@ -22,7 +22,7 @@ STATUS = """## Exit status
 | 0 | done |
 | 1 | an error, in one line; with `--keep-going`, some report was left out; `check`: the trace has errors |
 | 2 | wrong command line |
-| 3 | the reports hold nothing to write |
+| 3 | there are no events to convert |
 | 4 | `diff --fail-above`: a run exceeds a limit |
 | 5 | `diff --fail-above`: the runs cannot be compared |
 | 130 | interrupted (Ctrl-C) |

@@ -441,12 +441,12 @@ def _check_class_rule(spec: Any, where: str) -> None:
     kind = spec.get("class")
     if not isinstance(kind, str) or kind.lower() not in map_labels("kernel_class"):
         labels = ", ".join(label for _, label in load_catalogue().value_sets["kernel_class"].labels)
-        raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is none of {labels}")
+        raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is not one of {labels}")
     tensor = spec.get("tensor_cores", "unknown")
     tensor = _BOOLEANS[tensor] if isinstance(tensor, bool) else tensor
     if not isinstance(tensor, str) or tensor.lower() not in map_labels("tensor_cores"):
         raise Nsys2prvError(
-            f"{where}: tensor_cores {str(tensor)[:40]!r} is none of yes, no, unknown"
+            f"{where}: tensor_cores {str(tensor)[:40]!r} is not one of yes, no, unknown"
         )
     shape = patterns.get("shape", "")
     if shape and not set(re.compile(shape).groupindex) & set(_GROUPS):

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import COUNT, OPEN
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import Note
+from nsys2prv._util.text import Note, format_count
 from nsys2prv.clock import NoiseKind
 from nsys2prv.events import mpi
 from nsys2prv.events.host import TRANSFERS
@@ -295,18 +295,19 @@ def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[Note]:
     """Return notes with the number of messages with lines, and the reasons for the others."""
     # A send names its receiver; rows that do not are damaged.
     del counts[mpi.SEND, "wild"]
-    nouns = {mpi.SEND: "sends", mpi.RECEIVE: "receives"}
+    nouns = {mpi.SEND: "send", mpi.RECEIVE: "receive"}
     sends, receives = (
         sum(count for (of, _), count in counts.items() if of == side) for side in nouns
     )
     lines = counts[mpi.SEND, ""] - counts[0, "unfinished"]
-    text = f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"
+    of = format_count(sends, "send"), format_count(receives, "receive")
+    text = f"MPI messages: {format_count(lines, 'line')} for {' and '.join(of)}"
     notes = [Note(text, is_routine=True)]
     reasons = {**_NOTES["unmatchable"], **_NOTES["unmatched"]}
     for of, noun in nouns.items():
         for why, text in sorted(reasons.items(), key=lambda item: item[1]):
             if count := counts[of, why]:
-                notes.append(Note(f"MPI messages: {count:,} {noun} {text}"))
+                notes.append(Note(f"MPI messages: {format_count(count, noun)} {text}"))
     for what, text in _NOTES["others"].items():
         if count := counts[0, what]:
             note = Note(f"MPI messages: {count:,} {text}", is_on_clocks=what == "early")

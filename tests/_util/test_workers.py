@@ -154,7 +154,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
         (
             "spark",
             None,
-            "there is no such engine; give one of local, processes, threads, dask, mpi",
+            "unknown engine; give one of local, processes, threads, dask, mpi",
         ),
         ("threads", "tcp://here:1", "--scheduler is for Dask only"),
     ],
@@ -281,7 +281,7 @@ class Failing(Executor):
     [
         (
             BlockingIOError(11, "Resource temporarily unavailable"),
-            r"temporarily unavailable; try fewer, -j 1$",
+            r"temporarily unavailable\); try fewer \(-j 1\)$",
         ),
         (BrokenExecutor(), "a worker process was killed"),
     ],

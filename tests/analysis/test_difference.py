@@ -97,7 +97,7 @@ GEMM = WORK[0][1]
         ({GEMM: {"time": 600 * US}}, "kernel gemm_128x128<float>(int) takes 200 us longer (each 50% longer), 100%"),
         (
             {GEMM: {"time": 500 * US, "count": 5}},
-            "kernel gemm_128x128<float>(int) takes 100 us longer (5 instead of 4), 100%",
+            "kernel gemm_128x128<float>(int) takes 100 us longer (executed 5 times per rank instead of 4), 100%",
         ),
         ({"rank 1 between a and b": {"time": 330 * US}}, "rank 1 takes 300 us longer in load, 100%"),
         ({"between a and b": {"time": 330 * US}}, ": hosts take 300 us longer in load, 100%"),
@@ -108,7 +108,7 @@ GEMM = WORK[0][1]
         ),
         (
             {"norm": {"time": 120 * US}, "rank 1 between a and b": {"time": 330 * US}},
-            "rank 1 takes 300 us longer in load, 75% of the difference; then kernel norm takes 100 us longer"
+            "rank 1 takes 300 us longer in load, 75% of the difference. Second cause: kernel norm takes 100 us longer"
             " (each 6 times as long), 25%",
         ),
         ({"AllReduce": {"name": "AllGather", "time": 100 * US}}, ": communication takes 50.0 us longer, 100%"),
@@ -135,16 +135,16 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("second", "verdict", "said"),
     [
-        (make_run(devices=4), "with reserve", "With reserve (A has 2 GPUs, B has 4 GPUs): B takes as long as A"),
+        (make_run(devices=4), "with reserve", "Comparable with reservations: A has 2 GPUs, B has 4 GPUs. B takes as long as A"),
         (make_run(gpu_models={"A100": 2}), "with reserve", "A ran on H100, B ran on A100"),
         (make_run(devices=0), NOT_COMPARABLE, "A and B cannot be compared: B has no GPU work"),
-        (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "other programs, kernels that both"),
-        (make_run({GEMM: {"count": 7}}), "with reserve", "(other work, 67% of its kernels are the same): B takes as long as A (iteration"),
-        (make_run({GEMM: {"count": 40}}), "with reserve", "(other work, 14% of its kernels are the same): B takes as long as A (job 5.45 ms → 5.45 ms)."
-            " NVTX ranges of both, GPU time launched in one (else host time): load 30.0 us → 30.0 us"),
+        (make_run({GEMM: {"name": "a"}, "norm": {"name": "b"}}), NOT_COMPARABLE, "the programs differ (common kernels take only"),
+        (make_run({GEMM: {"count": 7}}), "with reserve", "the work differs (only 67% of the kernels are the same). B takes as long as A (iteration"),
+        (make_run({GEMM: {"count": 40}}), "with reserve", "the work differs (only 14% of the kernels are the same). B takes as long as A (job 5.45 ms → 5.45 ms)."
+            " Times of common NVTX ranges (GPU time of the launched work, or else host time): load 30.0 us → 30.0 us"),
         # Iterations are equal, but there are more of them.
-        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495 us → 495 us, by chance up to 0.0%)."
-            " The job takes 3.72 times as long (5.45 ms → 20.3 ms): there are 40 instead of 10 iterations"),
+        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495 us → 495 us, up to 0.0% may be chance)."
+            " The whole job takes 3.72 times as long (5.45 ms → 20.3 ms), because there are 40 iterations instead of 10"),
         (make_run(start=5_500 * US), "comparable", "startup takes 5.00 ms longer, mostly in calls of CUDA"),
     ],
 )  # fmt: skip
@@ -167,7 +167,7 @@ def test_what_makes_up_for_a_cause() -> None:
     first = make_run({"between a and b": {"time": 300 * US}})
     comparison, _ = compare_jobs(first, make_run(slow))
     assert (
-        ": hosts take 200 us less in load; against that, kernel norm takes 195 us longer (each 10.8 times as long)"
+        ": hosts take 200 us less in load. In the other direction: kernel norm takes 195 us longer (each 10.8 times as long)"
         in comparison.headline
     )
     assert [one.change_ns for one in comparison.against] == pytest.approx([195 * US])
@@ -182,10 +182,10 @@ def test_clocks(time: int, is_said: bool) -> None:
     )
     headline = compare_jobs(*runs)[0].headline
     assert (
-        "GPUs of A have a clock of 1,980 MHz (at most), GPUs of B have a clock of 1,523 MHz (at most)"
+        "the GPU clock of A is 1,980 MHz (at most), the GPU clock of B is 1,523 MHz (at most)"
         in headline
     )
-    assert (", as the clock is lower)" in headline) == is_said
+    assert (", because the clock is lower)" in headline) == is_said
 
 
 def test_ends_that_one_run_alone_shows() -> None:
@@ -197,7 +197,7 @@ def test_ends_that_one_run_alone_shows() -> None:
     comparison, result = compare_jobs(*runs)
     assert comparison.unit == "work"
     assert comparison.unit_ns == (4_950 * US, 4_950 * US)
-    assert "hosts before and after GPU work are recorded in B alone" in comparison.headline
+    assert "host activity before and after GPU work is recorded only in B" in comparison.headline
     assert "startup" not in [*result.tables["parts"].frame["family"]]
 
 
@@ -217,7 +217,7 @@ def test_bars_add_up() -> None:
 
 def test_what_is_new_and_what_is_gone() -> None:
     _, result = compare_jobs(make_run(), make_run({"norm": {"name": "new", "count": 1}}))
-    assert result.notes[1:] == ["kernels of A alone: norm", "kernels of B alone: new"]
+    assert result.notes[1:] == ["kernels of A only: norm", "kernels of B only: new"]
 
 
 def test_limits() -> None:

@@ -151,7 +151,7 @@ def test_a_mesh_that_is_given_names_the_groups(tmp_path: Path) -> None:
     named, places = list_dimensions(reports, "tp=2,dp=2,pp=2")
     assert list(named) == ["tp", "dp", "pp", "tp-dp-pp"]
     assert places.columns == ["rank", "tp", "dp", "pp"]
-    with pytest.raises(UsageError, match="this is 4 ranks, and the job has 8"):
+    with pytest.raises(UsageError, match="these are 4 ranks, but the job has 8"):
         list_dimensions(reports, "tp=2,dp=2")
 
 

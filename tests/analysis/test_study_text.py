@@ -56,7 +56,7 @@ def test_the_paragraph_has_the_figures_of_the_table(study: Study, scaling: str) 
     assert [figure for figure in printed if figure not in table.replace(text, "")] == []
     assert text.startswith("From 4 to 16 GPUs")
     assert "device communication efficiency 96.9% → 56.1%" in text
-    assert "Region backward loses most" in text
+    assert "Region backward loses the most time" in text
 
 
 def test_a_run_that_is_not_compared(study: Study) -> None:

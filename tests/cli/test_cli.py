@@ -110,7 +110,7 @@ def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
         )
         == 3
     )
-    assert "nothing to write" in read_error_line(capsys)
+    assert "no supported events to convert" in read_error_line(capsys)
     assert not list(tmp_path.glob("*out*"))
 
 
@@ -246,7 +246,7 @@ def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main("--list", RANKS[0]) == 0
     text = capsys.readouterr().out
-    for part in ("node01", "0 (RANK)", "kernels", "not translated", "OSRT_API"):
+    for part in ("node01", "0 (RANK)", "kernels", "Not translated", "OSRT_API"):
         assert part in text
 
 

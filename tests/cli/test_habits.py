@@ -70,12 +70,12 @@ def test_what_the_answers_name_is_there() -> None:
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("cuda_gpu_trace", "the rows of this report of nsys stats are kernels,memory here"),
-        ("kernel", "is it kernels? nsys2prv --kinds"),
-        ("NVTX_mark", "is it nvtx_marks"),
+        ("cuda_gpu_trace", "use kernels,memory, which have the rows of this nsys stats report"),
+        ("kernel", "did you mean kernels? `nsys2prv --kinds`"),
+        ("NVTX_mark", "did you mean nvtx_marks"),
         ("-openmpi", "openmp"),
-        ("syscall", "is it syscalls"),
-        ("zzzz", "event; nsys2prv --kinds lists all"),
+        ("syscall", "did you mean syscalls"),
+        ("zzzz", "event; `nsys2prv --kinds` lists all"),
     ],
 )
 def test_a_kind_that_is_none(name: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_times_that_were_meant_in_ns(
     time: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = read_error(capsys, "--time", time, REPORT, tmp_path / "o")
-    assert "numbers without a unit are seconds; for nanoseconds write ns behind them\n" in error
+    assert "numbers without a unit are seconds, so append ns to nanoseconds\n" in error
     convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=message)))
 
 
@@ -114,7 +114,7 @@ def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
         ]
 
     assert notes("0:50000000") == [
-        "cut: --time 0:50000000 is all of the trace; numbers without a unit are seconds"
+        "cut: --time 0:50000000 selects the whole trace; numbers without a unit are seconds"
     ]
     assert notes("0%:") == []
 

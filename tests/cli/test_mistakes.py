@@ -53,7 +53,7 @@ MISTAKES = [
     (["--html", "page.html", REPORT, "o"], ["nsys2prv report REPORT... --html FILE"]),
     (
         ["--min-duration", "kernel=10us", REPORT, "o"],
-        ["--min-duration kernel=10 us: no such kind", "is it kernels?"],
+        ["--min-duration kernel=10 us: no such kind", "did you mean kernels?"],
     ),
     (["cfgs", __file__], ["this is a file name; give a folder for the views"]),
     (["list", REPORT], ["write `nsys2prv --list REPORT...`"]),
@@ -64,19 +64,19 @@ MISTAKES = [
     ),
     (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
     (["check", str(GRAPHS)], ["is a folder; it has no traces"]),
-    ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
+    ([REPORT, str(GRAPHS)], ["is a folder; give the name of the output trace"]),
     ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),
-    ([REPORT, ""], ["an argument is empty", "the trace to write"]),
+    ([REPORT, ""], ["an argument is empty", "the output trace"]),
     (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
     (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
-    (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
+    (["--engine", "fast", REPORT, "o"], ["unknown engine; give one of local"]),
     (["diff", REPORT, "--fail-above", "kernel=5%"], ["--fail-above kernel=5%", "kernel:NAME=5%"]),
     (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
     (["open", "job.prv"], ["write `wxparaver out.prv`"]),
     (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
     (["-q", "report", REPORT], ["give the command before its options", "nsys2prv report"]),
     (["report", REPORT, "page.html"], ["to write it, use --html page.html"]),
-    (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
+    (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; did you mean kernels?"]),
     (["--list"], ["write `nsys2prv --list REPORT...`"]),
     (
         ["report", REPORT, "--iterations", "stpe"],
@@ -86,7 +86,7 @@ MISTAKES = [
 FAILURES = [
     (["check", __file__], ["not a Paraver trace", "give a .prv"]),
     (["--region", "iteratoin", REPORT, "o"], ["did you mean iteration?"]),
-    (["--region", "zzzz", REPORT, "o"], ["--only operations` lists the names"]),
+    (["--region", "zzzz", REPORT, "o"], ["--only operations` lists all names"]),
     (["--region", "iteration:99", REPORT, "o"], ["give a number from 1 to 2"]),
     (["--align", "sun", REPORT, "o"], ["give auto, utc, mpi, nccl, none or a clock file"]),
     (["--tmp", __file__, REPORT, "o"], ["is not a folder"]),
@@ -271,9 +271,9 @@ def test_reports_of_two_jobs_are_a_warning(
 ) -> None:
     training = GRAPHS.parent / "training"
     assert main(["-q", str(GRAPHS), str(training), str(tmp_path / "out.prv")]) == 0
-    assert "are they of one job?" in capsys.readouterr().err
+    assert "do they belong to one job?" in capsys.readouterr().err
     assert main(["-q", str(training), str(tmp_path / "out.prv")]) == 0
-    assert "are they of one job?" not in capsys.readouterr().err
+    assert "do they belong to one job?" not in capsys.readouterr().err
 
 
 def test_files_whose_names_begin_like_options(

@@ -43,7 +43,7 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
     assert main(["study", earlier, "other.json", "--regions", "backward"]) == 0
     printed = capsys.readouterr().out
     assert "\n  other.json: runs/job_4 " in printed
-    assert "regions: not measured of backward in its JSON" in " ".join(printed.split())
+    assert "regions: backward not measured in its JSON" in " ".join(printed.split())
     Path("other.json").write_text(other.replace('"elapsed_ns": ', '"elapsed_ns": -'))
     assert main(["study", "other.json"]) == 1
     assert "other.json: is damaged: " in capsys.readouterr().err
@@ -52,14 +52,14 @@ def test_everything_of_an_earlier_study(earlier: str, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["study.json", "study.json"], "study.json: runs/job_4 is given twice"),
+        (["study.json", "study.json"], "study.json: runs/job_4 given twice"),
         (["study.json", "page.html"], "to write it, use --html page.html"),
         (["study.json", "--label", "old=a"], "give a label and a run"),
         (["a", "b", "--label", "x=a", "--label", "x=b"], "another run already has the label x"),
         (["study.json", "--whole", "--iterations", "it"], "omit --iterations"),
         (["study.json", "--talp", "study.json"], "this is a file; give an output folder"),
         (["study.json", "--cut", "cut"], "study.json is a finished study"),
-        (["study.json", "--json", "study.json"], "would be written over study.json"),
+        (["study.json", "--json", "study.json"], "would overwrite study.json"),
         (["study.json", "--regions", "nothing"], "--regions nothing"),
         (["study.json", "--reference", "nothing"], "--reference nothing"),
         (["study.json", "missing"], "missing: no such file"),
@@ -115,7 +115,7 @@ def test_plots_as_files_and_history(tmp_path: Path, capsys: pytest.CaptureFixtur
         str(tmp_path / "both.json"),
     ]
     assert main(["study", str(now), "--history", str(past), *files]) == 0
-    assert "from v1 to this study: on " in " ".join(capsys.readouterr().out.split())
+    assert "from v1 to this study. On " in " ".join(capsys.readouterr().out.split())
     written = json.loads((tmp_path / "both.json").read_text())
     assert [one["name"] for one in written["history"]] == ["v1"]
     text = (tmp_path / "study.md").read_text()

@@ -73,4 +73,4 @@ def test_a_finished_report_opens_the_trace_beside_it(
     assert (tmp_path / "mine" / "job" / "index.html").is_file()
     trace.unlink()
     assert main(["report", str(tmp_path / "job.report.json"), "--paraver-tutorial"]) == 2
-    assert "has no trace job.prv beside it" in capsys.readouterr().err
+    assert "its folder has no trace job.prv" in capsys.readouterr().err

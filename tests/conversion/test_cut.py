@@ -336,7 +336,11 @@ def test_what_cannot_be_asked(options: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: it does not overlap the trace"),
+        (
+            {"time": "100s:200s"},
+            NothingToWrite,
+            "nothing to write, because this does not overlap the trace",
+        ),
         ({"time": "2ns:2ns"}, NothingToWrite, "does not overlap the trace"),
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
         ({"ranks": ("77",)}, Nsys2prvError, "the reports have 0, 1"),

@@ -213,7 +213,7 @@ def test_ranks_that_share_a_gpu(processors: int, uuid: str, tmp_path: Path) -> N
     trace, summary = convert_and_read(reports, tmp_path / "o.prv")
     assert summary.devices == 1
     assert len(trace.find_rows("CUDA-D0.S7")) == 2
-    note = "processes share GPUs, each of which counts once: node0 GPU0 (ranks 0, 1)"
+    note = "processes share GPUs, and each GPU counts once: node0 GPU0 (ranks 0, 1)"
     assert note in summary.notes
     with nsys2prv.open(reports) as job:
         told = job.describe()

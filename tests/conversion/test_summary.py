@@ -101,7 +101,7 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
     ends = HostClock(
         5, method="ends of collectives", reference="n0", observations=130, bound_ns=20_100
     )
-    assert clocks(reference, ends) == ["2 nodes aligned by 135 collectives, error below 21 us"]
+    assert clocks(reference, ends) == ["2 nodes aligned by 135 collectives; error below 21 us"]
     utc = HostClock(0, method="UTC")
     aligned, alone = clocks(reference, ends, utc)
     assert aligned.startswith("2 of 3 nodes aligned by")

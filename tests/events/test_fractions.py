@@ -130,7 +130,7 @@ def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
     assert [
         warning
         for warning in summary.warnings
-        if "lib: lr" in warning and "2 small numbers are 0" in warning
+        if "lib: lr" in warning and "2 small numbers are written as 0" in warning
     ]
 
 

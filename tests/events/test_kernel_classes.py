@@ -201,7 +201,7 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
         ("", "kernel rules are a list under the one key `rules`"),
         ("rules: [x]", "rule 1: a rule has keys class, name"),
         ("rules: [{class: GEMM, name: x}, {class: GEMM}]", "rule 2: lacks the key name or full"),
-        ("rules: [{class: Gem, name: x}]", "rule 1: class 'Gem' is none of GEMM, Attention"),
+        ("rules: [{class: Gem, name: x}]", "rule 1: class 'Gem' is not one of GEMM, Attention"),
         (
             "rules: [{class: GEMM, name: '(x'}]",
             "rule 1: name: '(x' is not a regular expression: missing )",
@@ -213,7 +213,7 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
         ("rules: [{class: GEMM, names: x}]", "rule 1: unknown key 'names'"),
         (
             "rules: [{class: GEMM, name: x, tensor_cores: maybe}]",
-            "rule 1: tensor_cores 'maybe' is none of yes, no, unknown",
+            "rule 1: tensor_cores 'maybe' is not one of yes, no, unknown",
         ),
         (
             "rules: [{class: GEMM, name: x, shape: '[0-9]+'}]",

@@ -393,7 +393,7 @@ def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> 
     )
     assert (2, "MPI_Recv", 15, 100) in list_intervals(trace, POINT_TO_POINT)
     assert list_messages(trace) == []
-    assert "MPI messages: 1 receives that are incomplete when the report ends" in summary.notes
+    assert "MPI messages: 1 receive that are incomplete when the report ends" in summary.notes
 
 
 def test_requests_of_a_wait_are_one_call(tmp_path: Path) -> None:
@@ -438,8 +438,8 @@ def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
     ]
     assert summary.notes == [
         "MPI messages: 3 lines for 3 sends and 3 receives",
-        "MPI messages: 1 received before they were sent within one node, which has one clock; "
-        "some recorded calls are missing or wrong",
+        "MPI messages: 1 received before being sent within one node, which has one clock, "
+        "so some recorded calls are missing or wrong",
     ]
 
 
@@ -648,11 +648,11 @@ def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path, ot
         return
     assert list_messages(trace) == [(1, 20, 2, 40, 0, 5)]
     assert summary.notes == [
-        "MPI messages: 1 lines for 4 sends and 4 receives",
-        "MPI messages: 1 sends in uncertain order",
+        "MPI messages: 1 line for 4 sends and 4 receives",
+        "MPI messages: 1 send in uncertain order",
         "MPI messages: 2 sends without a partner",
-        "MPI messages: 2 receives from any source or with any tag; the report does not identify the received message",
-        "MPI messages: 1 receives in uncertain order",
+        "MPI messages: 2 receives from any source or with any tag (the report does not identify the received message)",
+        "MPI messages: 1 receive in uncertain order",
     ]
 
 
@@ -744,7 +744,7 @@ def test_ranks_without_a_report(tmp_path: Path) -> None:
         ),
     )
     assert list_messages(trace) == [(1, 20, 2, 40, 64, 5)]
-    assert "MPI messages: 1 sends with a rank without a report" in summary.notes
+    assert "MPI messages: 1 send with a rank without a report" in summary.notes
 
 
 def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:
@@ -846,7 +846,7 @@ def test_without_communicators_only_mpich_s_world_is_known(
     assert len(list_messages(trace)) == lines
     if not lines:
         assert (
-            "MPI messages: 1 sends with a communicator missing from the reports, such as an intercommunicator"
+            "MPI messages: 1 send whose communicator is not in the reports, such as an intercommunicator"
             in summary.notes
         )
 
@@ -872,4 +872,4 @@ def test_a_handle_that_came_again_for_what_is_not_recorded_makes_no_lines(tmp_pa
     assert {(sender, receiver, tag) for sender, _, receiver, _, _, tag in list_messages(trace)} == {
         (sender, receiver, 1) for sender, receiver in ((1, 2), (2, 1), (3, 4), (4, 3))
     }
-    assert any("whose handle was reused" in note for note in summary.notes)
+    assert any("whose communicator handle was reused" in note for note in summary.notes)

@@ -186,10 +186,10 @@ def test_examples_of_the_documentation() -> None:
         ("rules: [{match: a, replace: 3}]", "'3' is not text"),
         ("rules: [{match: a, replace: $1}]", "is not a group"),
         ("rules: [{match: (a), replace: '$1b'}]", "write ${1} before"),
-        ("rules: [{match: a, drop: maybe}]", "drop is yes or no"),
+        ("rules: [{match: a, drop: maybe}]", "drop must be yes or no"),
         ("rules: [{match: a, drop: yes, domain: '['}]", "rule 1: domain"),
         ("rules: [{match: a, drop: yes, dmain: a}]", "unknown key 'dmain'"),
-        ("rules: []\nbuiltin: 3", "builtin is yes or no"),
+        ("rules: []\nbuiltin: 3", "builtin must be yes or no"),
         ("rules: [", "not YAML"),
     ],
 )

@@ -48,7 +48,7 @@ def test_every_message_of_the_program_is_a_line(converted: tuple[Trace, Summary]
     )
     assert found == expected
     assert all(send <= receive for _, send, _, receive, _, _ in trace.comms)
-    others = "with a communicator missing from the reports, such as an intercommunicator"
+    others = "whose communicator is not in the reports, such as an intercommunicator"
     assert summary.notes == [
         "MPI messages: 108 lines for 132 sends and 132 receives",
         *(f"MPI messages: 24 {ends} {others}" for ends in ("sends", "receives")),

@@ -86,7 +86,7 @@ def test_captures_of_one_process_are_one_task_and_compared_within_a_capture(tmp_
     assert second
     assert waits == sorted(first + second)
     assert any("were captured up to 2 times" in note for note in summary.notes)
-    assert not any("are they of one job" in line for line in summary.warnings)
+    assert not any("do they belong to one job" in line for line in summary.warnings)
 
 
 def make_capture(path: Path, begin_utc: int, first_call: int, pid: int = 4242) -> Path:
@@ -142,7 +142,7 @@ def test_runs_after_each_other_are_not_compared_as_ranks(
         make_capture(tmp_path / "second.sqlite", begin + 1_000 * MS, first_call, pid),
     ]
     _, summary = convert_and_read(reports, tmp_path / "o.prv")
-    said = "first.sqlite; second.sqlite: 2 runs after each other"
+    said = "first.sqlite; second.sqlite: 2 consecutive runs"
     assert any(line.startswith(said) for line in summary.warnings)
     with pytest.raises(Nsys2prvError, match=said):
         nsys2prv.open(reports)

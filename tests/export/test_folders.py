@@ -135,7 +135,7 @@ def test_arrow_folders_are_refused_by_name(
     for words in (["-q", str(folder), str(tmp_path / "out.prv")], ["report", "-q", str(folder)]):
         assert main(words) == 1
         line = read_one_line(capsys)
-        assert "rank0_arwdir: holds Arrow tables, which nsys2prv does not support;" in line
+        assert "rank0_arwdir: contains Arrow tables, which nsys2prv does not support;" in line
         assert "nsys export --type sqlite --force-overwrite true rank0.nsys-rep" in line
 
 

@@ -54,7 +54,7 @@ def test_the_kind_of_file_is_named(
     for arguments in (("-q", tmp_path / name, tmp_path / "out.prv"), ("report", tmp_path / name)):
         assert run_main(*arguments) == 1
         line = read_error_line(capsys)
-        assert f"{tmp_path / name}: is " in line
+        assert f"{tmp_path / name}: this is " in line
         assert not [word for word in words if word not in line]
 
 
@@ -70,7 +70,7 @@ def test_the_kind_of_database_is_named(
     for arguments in ((report, tmp_path / "out.prv"), ("--list", report), ("report", report)):
         assert run_main(*arguments) == 1
         line = read_error_line(capsys)
-        assert f"{report}: is " in line
+        assert f"{report}: this is " in line
         assert not [word for word in words if word not in line]
 
 
@@ -89,7 +89,7 @@ def test_what_is_foreign_in_a_folder_is_left_out(
     ):
         assert run_main(*arguments) == 0
         lines = [line for line in capsys.readouterr().err.splitlines() if "skipped: " in line]
-        assert [line.partition("skipped: ")[2].partition(": is ")[0] for line in lines] == [
+        assert [line.partition("skipped: ")[2].partition(": this is ")[0] for line in lines] == [
             str(tmp_path / "rank1.qdstrm"),
             str(foreign),
         ]
@@ -101,7 +101,7 @@ def test_a_folder_of_foreign_files_alone(
 ) -> None:
     make_database(tmp_path / "1_results.db", DATABASES[0][1])
     assert run_main("report", tmp_path) == 1
-    assert "1_results.db: is a rocpd database" in read_error_line(capsys)
+    assert "1_results.db: this is a rocpd database" in read_error_line(capsys)
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/r.sqlite", "http://x/r.sqlite", "gs://b/run"])
@@ -115,5 +115,5 @@ def test_a_url_is_no_file(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert run_main(*arguments) == 1
         line = read_error_line(capsys)
-        assert f"{url}: is a URL" in line
+        assert f"{url}: this is a URL" in line
         assert "download" in line

@@ -36,7 +36,7 @@ def test_a_rank_without_a_report(
     assert _list_warnings(capsys) == []
     assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
     expected = [
-        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete"
     ]
     assert _list_warnings(capsys) == expected
     assert main(["--list", *reports[:2], reports[3]]) == 0
@@ -52,7 +52,7 @@ def test_two_reports_of_one_rank(
     generate(tmp_path / "other", ranks=2, hosts=1, steps=1, layers=1, seed=9)
     other = str(tmp_path / "other" / "rank0.sqlite")
     assert main([reports[0], other, str(tmp_path / "x.prv"), "-q"]) == 0
-    expected = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
+    expected = f"rank 0 (RANK) is in {reports[0]} and in {other}; do they belong to one job?"
     assert expected in _list_warnings(capsys), (
         "reports of the same name are told apart by their paths"
     )
@@ -80,7 +80,7 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
     ):
         assert check_missing_ranks(infos, communicates=False) == []
     assert check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
-        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
+        "the job has 8 ranks (WORLD_SIZE), but there is no report of ranks 0, 1, 2 and 4 more, so collectives and messages with other ranks are incomplete"
     ]
 
 
@@ -91,10 +91,10 @@ def test_variables_that_count_pods() -> None:
     assert check_missing_ranks(pods) == []
     assert check_missing_ranks(pods, [0, 1, 2, 3]) == []
     assert check_missing_ranks(pods[:3]) == [
-        "the job has 4 ranks (WORLD_SIZE), and there are reports of 3 of them: collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there are reports of only 3, so collectives and messages with other ranks are incomplete"
     ]
     assert check_missing_ranks(pods[:3], [0, 1, 3]) == [
-        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete"
     ]
     whole = [_read_info(f"{at}", {"RANK": at}, {"WORLD_SIZE": 4}) for at in range(2)]
     assert check_missing_ranks(whole, [None] * 4) == [], "a report of all processes of each pod"
@@ -106,9 +106,9 @@ def test_jobs_of_several_sizes() -> None:
         for name, rank, size in (("a", 0, 2), ("b", 1, 2), ("c", 0, 1))
     ]
     assert check_job(infos) == [
-        "the reports are of 2 jobs by their WORLD_SIZE (a, c): do they belong together?"
+        "the reports come from 2 jobs according to their WORLD_SIZE (a, c); do they belong together?"
     ]
-    assert check_claims(infos) == ["rank 0 (RANK) is in a and in c: are they of one job?"]
+    assert check_claims(infos) == ["rank 0 (RANK) is in a and in c; do they belong to one job?"]
 
 
 def test_members_of_communicators() -> None:
@@ -121,9 +121,9 @@ def test_members_of_communicators() -> None:
     assert told((7, 0, 2, 0), (7, 0, 2, 1)) == [], "one process with two GPUs"
     assert told((0, 0, 4, 0)) == []
     assert told((7, 0, 4, 3), (7, 1, 4, 0), (8, 0, 2, 0)) == [
-        "an NCCL communicator has 4 ranks, and there are reports of 2 of them; there is none of its ranks 1, 2"
+        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them, and none of ranks 1, 2"
     ]
     assert told((7, 0, 2, 0), (7, 0, 0, -1), (7, 1, 0, -1)) == [], "rank 1 begins late"
     assert told((7, 0, 4, -1), (7, 1, 4, -1)) == [
-        "an NCCL communicator has 4 ranks, and there are reports of 2 of them"
+        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them"
     ]

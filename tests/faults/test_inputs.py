@@ -205,16 +205,16 @@ def make_rank(number: int, pid: int) -> dict[str, list[Row]]:
 @pytest.mark.parametrize(
     ("one", "other", "says"),
     [
-        ({}, {}, "is the same report as"),
+        ({}, {}, "this is the same report as"),
         ({}, {"pid": 5}, ""),
         ({"more": make_job(1)}, {"pid": 5, "more": make_job(1)}, ""),
         (
             {"more": make_job(9_871_017)},
             {"pid": 5, "more": make_job(9_871_018)},
-            "of 2 jobs by the launcher's job id",
+            "2 jobs according to the launcher's job ID",
         ),
         ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
-        ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
+        ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite starts 100 s after a.sqlite"),
         ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
         ({"more": make_rank(0, 4242)}, {"pid": 5, "more": make_rank(1, 5)}, ""),
         (
@@ -258,7 +258,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
     folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
     process = run_command("-q", GRAPHS, folder, tmp_path / "out.prv")
     assert process.returncode == 0
-    assert "is the same report as" in process.stderr
+    assert "this is the same report as" in process.stderr
 
 
 @pytest.mark.slow
@@ -312,5 +312,5 @@ def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     process = run_command(
         "-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out"
     )
-    assert "none of the reports can be read" in read_error(process)
+    assert "no report can be read" in read_error(process)
     assert read_folder(tmp_path) == {"text.sqlite": b"no database"}

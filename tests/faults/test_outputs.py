@@ -190,7 +190,7 @@ def test_no_report_is_written_over(
     make_link(report, tmp_path / name)
     before = read_folder(tmp_path)
     output = report if report.exists() else tmp_path / name
-    with pytest.raises(UsageError, match=f"{name}: would be written over .*, which is read"):
+    with pytest.raises(UsageError, match=f"{name}: would overwrite .*, which is an input"):
         convert([further, output], tmp_path / "out.prv")
     assert main(["-q", str(output), str(further), str(tmp_path / "out")]) == 2
     assert read_folder(tmp_path) == before
