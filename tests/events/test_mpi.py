@@ -393,7 +393,7 @@ def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> 
     )
     assert (2, "MPI_Recv", 15, 100) in list_intervals(trace, POINT_TO_POINT)
     assert list_messages(trace) == []
-    assert "MPI messages: 1 receive that are incomplete when the report ends" in summary.notes
+    assert "MPI messages: 1 incomplete at the end of the report" in summary.notes
 
 
 def test_requests_of_a_wait_are_one_call(tmp_path: Path) -> None:
