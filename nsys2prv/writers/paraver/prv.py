@@ -107,8 +107,8 @@ def check_rows(model: ObjectModel) -> None:
             offers.append(f"some ranks, such as --ranks {min(known)}-{max(known)}")
         offers.append("fewer kinds, such as -t mpi,nccl,device_state")
         raise Nsys2prvError(
-            f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; convert "
-            f"{' or '.join(offers)}, or write out.pftrace, which has no such limit"
+            f"the trace would have {rows[-1]:,} rows, but Paraver can show {MOST_OBJECTS:,}; try "
+            f"{', '.join(offers)}, or out.pftrace, which has no such limit"
         )
 
 
