@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from difflib import get_close_matches
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
@@ -404,11 +403,9 @@ def read_data_texts(package: str, suffix: str) -> dict[str, str]:
 
 def load_templates(package: str, **settings: Any) -> Environment:
     """Return the jinja2 templates in a package's folder. settings: of jinja2."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from nsys2prv._util.templates import make_environment
 
-    loader = FunctionLoader(partial(read_data_text, package))
-    settings = {"trim_blocks": True, "lstrip_blocks": True, **settings}
-    return Environment(loader=loader, undefined=StrictUndefined, **settings)
+    return make_environment(package, **{"trim_blocks": True, "lstrip_blocks": True, **settings})
 
 
 def load_shipped_file(package: str, name: str) -> Any:

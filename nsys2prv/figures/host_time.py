@@ -86,13 +86,18 @@ TOLD_BY: dict[str, Collection[str]] = {
 def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
-    """Yield the spans of some time in which a thread is in each of PARTS; the first part that applies wins.
-    The time is handled piece by piece, so a part may be yielded several times. others: NCCL calls that the
+    """Yield the spans of some covered time in which a thread is in each of PARTS; the first part that applies
+    wins. Of many spans the time is handled piece by piece, so a part may be yielded several times. others: NCCL calls that the
     thread waits for, and CUDA calls (BESIDE) by other threads of its process while it neither computes nor
     does I/O.
     """
     key = ("host parts", thread, others)
     found = unit.remember(key, lambda: _find_candidates(unit, thread, others))
+    if sum(len(spans) for _, spans in found) <= INTERVAL_ROWS:
+        every = [*found, ("unknown", unit.covered)]
+        divided = unit.remember(("divided", *key), lambda: [*take_first(every)])
+        yield from ((part, time & spans) for part, spans in divided)
+        return
     for some in time.split():
         within = ((part, some & spans) for part, spans in found)
         yield from take_first(chain(within, [("unknown", some)]))

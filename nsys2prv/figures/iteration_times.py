@@ -135,6 +135,8 @@ def collect_serving(unit: DeviceGroup) -> Collected:
     """Collect the steps of serving (`steps`): task, begin, end, fields of their texts, and the GPU time of
     the work launched within them, separately for kernels.
     """
+    if not unit.reader.has_column("nvtx_pushpop", "phase", unit.number):
+        return
     steps = unit.read_begins("nvtx_pushpop", _FACTS)
     steps = steps.filter(pl.col("phase") > 0)
     if not steps.height:

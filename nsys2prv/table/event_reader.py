@@ -285,8 +285,12 @@ class EventReader(Struct, dict=True):
 
     def has_callers(self, layout: str, unit: int) -> bool:
         """Return True if events of a layout in a unit have call stacks."""
+        return self.has_column(layout, CALLERS, unit)
+
+    def has_column(self, layout: str, column: str, unit: int) -> bool:
+        """Return whether any event of a layout in a unit may have a stored column, such as that of a field."""
         runs = self._index.get((RANGE, layout, unit), ())
-        return any(CALLERS in run.columns for run in runs)
+        return any(column in run.columns for run in runs)
 
     def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
         """Return the calls in these layouts whose names match a pattern, layout by layout: the

@@ -145,7 +145,10 @@ static size_t subtract(const Py_buffer *sides, int64_t *begin, int64_t *end) {
     return found;
 }
 
-/* What a function makes of two sets of times, of which it first tells how many intervals that is. */
+/* Two sets of up to so many intervals are gone through once, with room for all that may be made of them. */
+enum { FEW = 1 << 18 };
+
+/* What a function makes of two sets of times. Of many intervals it first tells how many that is. */
 static PyObject *make_spans(PyObject *arguments, size_t (*make)(const Py_buffer *, int64_t *, int64_t *)) {
     Py_buffer sides[4];
     PyObject *begin = NULL, *end = NULL, *result = NULL;
@@ -154,13 +157,17 @@ static PyObject *make_spans(PyObject *arguments, size_t (*make)(const Py_buffer 
     if (sides[0].len != sides[1].len || sides[2].len != sides[3].len)
         PyErr_SetString(PyExc_ValueError, "an end of each begin");
     else {
-        Py_ssize_t size;
+        Py_ssize_t size, most = (sides[0].len + sides[2].len) / 8;
+        int64_t *room = most <= FEW ? malloc((size_t)most * 16 + 1) : NULL;
         Py_BEGIN_ALLOW_THREADS
-        size = (Py_ssize_t)make(sides, NULL, NULL) * 8;
+        size = (Py_ssize_t)make(sides, room, room ? room + most : NULL) * 8;
         Py_END_ALLOW_THREADS
-        begin = PyBytes_FromStringAndSize(NULL, size);
-        end = PyBytes_FromStringAndSize(NULL, size);
-        if (begin && end) {
+        begin = PyBytes_FromStringAndSize((char *)room, size);
+        end = PyBytes_FromStringAndSize(room ? (char *)(room + most) : NULL, size);
+        free(room);
+        if (begin && end && room)
+            result = PyTuple_Pack(2, begin, end);
+        else if (begin && end) {
             Py_BEGIN_ALLOW_THREADS
             make(sides, (int64_t *)PyBytes_AsString(begin), (int64_t *)PyBytes_AsString(end));
             Py_END_ALLOW_THREADS

@@ -76,13 +76,17 @@ class Pack:
 
 def encode_varints(numbers: np.ndarray) -> bytes:
     """Return numbers as LEB128: seven bits per byte, the lowest first; negative numbers as 0."""
-    values = np.maximum(np.asarray(numbers, np.int64), 0).astype(np.uint64)
-    places = np.arange(MOST_BYTES, dtype=np.uint64)
-    groups = (values[:, None] >> (7 * places) & np.uint64(127)).astype(np.uint8)
-    sizes = np.maximum(((groups != 0) * np.arange(1, MOST_BYTES + 1)).max(axis=1, initial=0), 1)
-    column = np.arange(MOST_BYTES)
-    groups[column < sizes[:, None] - 1] |= 128
-    return groups[column < sizes[:, None]].tobytes()
+    values = np.maximum(np.asarray(numbers, np.int64), 0) & (1 << 7 * MOST_BYTES) - 1
+    size = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
+    groups = np.empty((len(values), size), np.uint8)
+    kept = np.ones((len(values), size), bool)
+    for place in range(size):
+        groups[:, place] = values & 127
+        values >>= 7
+        goes_on = values > 0
+        groups[:, place] |= goes_on.view(np.uint8) << 7
+        kept[:, place + 1 :] = goes_on[:, None]
+    return groups[kept].tobytes()
 
 
 def pack_data(job: FinishedJob, whole: bool = True) -> str:
