@@ -79,6 +79,8 @@ TENSOR_YES, TENSOR_NO = _TENSOR_CORES["yes"], _TENSOR_CORES["no"]
 ITERATION_COLUMNS = dict.fromkeys(
     ("unit", "task", "thread", "iteration", "begin", "end", "since", "until"), pl.Int64
 )
+#: So many rows of one time are looked at one by one.
+MOST_TOGETHER = 8
 #: Layouts of host activity -> the field that names it.
 NAMED_BY = {
     **dict.fromkeys(("cuda_api", *MPI_LAYOUTS, *UCX, *OS), "call"),
@@ -603,6 +605,23 @@ def find_rows(
     first, codes = number_rows(np.append(thread, at_thread), np.append(time, at))
     found = first[codes[len(time) :]]
     return np.where(found < len(time), found, -1)
+
+
+def find_ordered_rows(
+    thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return :func:`find_rows` of a few among many rows with ascending times."""
+    first, last = (np.searchsorted(time, at, side) for side in ("left", "right"))
+    found, row, left = np.full(len(at), -1), first, np.flatnonzero(first < last)
+    for _ in range(MOST_TOGETHER):
+        is_found = thread[row[left]] == at_thread[left]
+        found[left[is_found]] = row[left[is_found]]
+        row = row + 1
+        left = left[~is_found]
+        left = left[row[left] < last[left]]
+    if len(left):
+        found[left] = find_rows(thread, time, at_thread[left], at[left])
+    return found
 
 
 def list_labels(value_set: str) -> dict[int, str]:

@@ -65,8 +65,7 @@ NO_DEVICE = -1
 def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
     """Return task and device of all GPU work, and the tasks of ranks without any (with NO_DEVICE), by
     task."""
-    tasks = group.list_tasks(group.work).to_numpy()
-    lanes = set(zip(tasks.tolist(), group.work["device"].to_list(), strict=True))
+    lanes = {(task, device) for device, task, _ in group.work_counts}
     busy = {one for task, _ in lanes for one in (task, group.find_host(task))}
     rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
     if group.has(*WORK):

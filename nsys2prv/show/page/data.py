@@ -180,7 +180,7 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
     if excerpts is None:
         return {}
     names = excerpts.names.with_row_index("number")
-    tracks, streams = [], 0
+    tracks, has_streams = [], False
     for kind, frame in excerpts.events.tracks.items():
         numbered = frame.join(
             names, ["source", "name", "class"], "left", maintain_order="left"
@@ -190,8 +190,8 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
             columns = _to_differences(events)
             columns += [events[name].to_numpy() for name in COLUMNS[kind]]
             tracks.append((int(lane), kind, events.height, pack.add_columns(columns)))
-            if "stream" in events.columns:
-                streams = max(streams, events["stream"].n_unique())
+            if "stream" in events.columns and not has_streams:
+                has_streams = events["stream"].n_unique() > 1
     messages = excerpts.events.messages
     ends = [messages[name].to_numpy() for name in COLUMNS["messages"]]
     return {
@@ -211,7 +211,7 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
         "moments": to_builtins(excerpts.moments),
         "total": excerpts.total,
         "carried": excerpts.carried,
-        "hasStreams": streams > 1,
+        "hasStreams": has_streams,
     }
 
 

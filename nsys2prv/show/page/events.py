@@ -27,7 +27,7 @@ from nsys2prv.figures.device_group import (
     AnalysisOptions,
     DeviceGroup,
     find_driving_threads,
-    find_rows,
+    find_ordered_rows,
     list_labels,
     to_arrays,
 )
@@ -188,25 +188,41 @@ def _read_group(
         host = group.find_host(task)
         drivers[lane] = [one for one in threads if group.task_of[one] == host]
     frames = [*_list_work(group, lane_of_row, windows, edges)]
-    for lane, threads in drivers.items():
-        if lane >= 0:
-            frames += _list_host_events(group, lane, threads, windows)
+    for lane_of_row in _place_threads(drivers, len(group.task_of)):
+        frames += _list_host_events(group, lane_of_row, windows)
     return frames
+
+
+def _place_threads(drivers: Mapping[int, list[int]], rows: int) -> list[np.ndarray]:
+    """Return the lane of each row of the trace, -1 for none; in several columns where a thread has several
+    lanes. drivers: lane -> threads.
+    """
+    columns: list[np.ndarray] = []
+    for lane, threads in drivers.items():
+        free = (column for column in columns if (column[threads] < 0).all())
+        if lane >= 0 and (column := next(free, None)) is None:
+            columns.append(column := np.full(rows, -1))
+        if lane >= 0:
+            column[threads] = lane
+    return columns
 
 
 def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     """Return the events within windows. frame: lane (or a negative number), begin, end."""
     lane, begin, end = to_arrays(frame, "lane", "begin", "end")
     selected = np.zeros(len(lane), bool)
-    for one in np.unique(lane[lane >= 0]).tolist():
-        rows = np.flatnonzero(lane == one)
-        spans = merge_windows(windows, one)
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for one in np.flatnonzero(np.bincount(lane[lane >= 0])).tolist():
+        alike.setdefault(tuple(one in window.lanes for window in windows), []).append(one)
+    for lanes in alike.values():
+        rows = np.flatnonzero(lane == lanes[0] if len(lanes) == 1 else np.isin(lane, lanes))
+        since, until = begin[rows], end[rows]
         # An event without length is where it begins.
-        inside = spans.within(begin[rows], np.maximum(end[rows], begin[rows] + 1)) > 0
+        inside = merge_windows(windows, lanes[0]).within(since, np.maximum(until, since + 1)) > 0
         for window in windows:
-            if window.least and one in window.lanes:
-                near = (begin[rows] < window.end) & (end[rows] > window.begin)
-                inside |= near & (end[rows] - begin[rows] >= window.least)
+            if window.least and lanes[0] in window.lanes:
+                near = (since < window.end) & (until > window.begin)
+                inside |= near & (until - since >= window.least)
         selected[rows] = inside
     return frame.filter(pl.Series(selected, dtype=pl.Boolean))
 
@@ -233,7 +249,7 @@ def _list_work(
             yield KERNELS, _map_kernels(own, _find_names(layout, name), edges)
         frame = select_rows(frame, windows)
         thread, begin = to_arrays(frame, "thread", "begin")
-        row = find_rows(*sent_keys, thread, begin)
+        row = find_ordered_rows(*sent_keys, thread, begin)
         before = begin - sent["sent"].to_numpy()[row] if sent.height else row
         columns = {
             "before": pl.Series(np.where(row >= 0, np.maximum(before, 0), 0)),
@@ -310,9 +326,9 @@ def read_collectives(job: OpenJob) -> pl.DataFrame:
 
 
 def _list_host_events(
-    group: DeviceGroup, lane: int, threads: Sequence[int], windows: Sequence[Window]
+    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the calls and ranges of the threads of a lane."""
+    """Yield the calls and ranges of the threads of lanes."""
     special = {"cuda_api": ("sync", group.options.synchronising), "osrt": ("io", group.options.io)}
     for layout in (*CALL_CLASSES, *RANGES):
         if not group.has(layout):
@@ -321,8 +337,8 @@ def _list_host_events(
         fields = load_catalogue().layouts[layout].fields
         name = next(one.name for one in fields if isinstance(one.values, NameSet))
         frame = group.remember((layout, name), partial(group.read_begins, layout, (name,)))
-        frame = frame.filter(pl.col("thread").is_in(list(threads)))
-        frame = select_rows(frame.with_columns(lane=pl.lit(lane, pl.Int64)), windows)
+        lane = pl.Series(lane_of_row[frame["thread"].to_numpy()])
+        frame = select_rows(frame.with_columns(lane=lane), windows)
         number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
         if layout in special:
             then, values = special[layout]
