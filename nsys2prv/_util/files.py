@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
@@ -405,7 +406,8 @@ def load_templates(package: str, **settings: Any) -> Environment:
     """Return the jinja2 templates in a package's folder. settings: of jinja2."""
     from nsys2prv._util.templates import make_environment
 
-    return make_environment(package, **{"trim_blocks": True, "lstrip_blocks": True, **settings})
+    settings = {"trim_blocks": True, "lstrip_blocks": True, **settings}
+    return make_environment(package, partial(read_data_text, package), **settings)
 
 
 def load_shipped_file(package: str, name: str) -> Any:

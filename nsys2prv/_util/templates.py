@@ -7,16 +7,14 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
-
-from nsys2prv._util.files import read_data_text
 
 
 class _CompiledTemplates(BytecodeCache):
@@ -46,10 +44,12 @@ class _CompiledTemplates(BytecodeCache):
             os.replace(new, path)
 
 
-def make_environment(package: str, **settings: Any) -> jinja2.Environment:
-    """Return the templates in a package's folder. settings: of jinja2."""
+def make_environment(
+    package: str, load_text: Callable[[str], str], **settings: Any
+) -> jinja2.Environment:
+    """Return the templates in a package's folder. load_text: returns their text by name; settings: of jinja2."""
     return jinja2.Environment(
-        loader=jinja2.FunctionLoader(partial(read_data_text, package)),
+        loader=jinja2.FunctionLoader(load_text),
         undefined=jinja2.StrictUndefined,
         bytecode_cache=_CompiledTemplates(package),
         **settings,

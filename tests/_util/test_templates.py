@@ -12,10 +12,10 @@ def test_templates_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = "{{ number }} of them"
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(templates, "cache_from_source", lambda _: str(tmp_path / "module.pyc"))
-    monkeypatch.setattr(templates, "read_data_text", lambda package, name: text)
 
     def render() -> str:
-        return templates.make_environment("a.b").get_template("c.txt").render(number=3)
+        environment = templates.make_environment("a.b", lambda _: text)
+        return environment.get_template("c.txt").render(number=3)
 
     assert render() == "3 of them"
     (kept,) = tmp_path.iterdir()
@@ -36,5 +36,5 @@ def test_templates_need_no_writable_folder(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(
         templates, "cache_from_source", lambda _: str(tmp_path / "no" / "module.pyc")
     )
-    monkeypatch.setattr(templates, "read_data_text", lambda package, name: "one")
-    assert templates.make_environment("a.b").get_template("c.txt").render() == "one"
+    environment = templates.make_environment("a.b", lambda _: "one")
+    assert environment.get_template("c.txt").render() == "one"
