@@ -1,8 +1,9 @@
-"""Make tables of a job from frames of its events: efficiencies, overlap, iterations, collectives, kernels,
-ranges.
+"""Make tables of a job from frames of its events: efficiencies, overlap, iterations, collectives,
+kernels, ranges.
 
-Input: a `DeviceGroup` (:mod:`device_group`), the events of some devices and their ranks. Output: a `Result`
-(:mod:`result`) with tables for each analysis. analyses.yaml declares the analyses: their names, their
-contents, and two functions. One yields partial frames of each group in worker processes; the other adds
-tables made from them to its result. Start in :mod:`device_time`.
+Input: a `DeviceGroup` (:mod:`device_group`), the events of some devices and their ranks. Output: a
+`Result` (:mod:`result`) with tables for each analysis. analyses.yaml declares the analyses: names,
+contents, and two functions. The first yields partial frames of each device group, in worker
+processes. The second makes tables from these and adds them to its result. Start in
+:mod:`device_time`.
 """

@@ -1,5 +1,5 @@
-"""Analyze NCCL and MPI collectives, the stragglers in them, and host clocks, whose errors limit the precision
-of waits between ranks.
+"""Analyze NCCL and MPI collectives, the stragglers in them, and host clocks, whose errors limit the
+precision of waits between ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUMS = {
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect sums of NCCL kernels (`kernels`) and of MPI calls (`mpi`) by task."""
+    """Yield sums of NCCL kernels (`kernels`) and of MPI calls (`mpi`) by task."""
     fields = ("operation", "bytes", "communicator", "graph_node", "kernel", "launch")
     kernels = unit.read_begins("nccl_kernel", fields)
     by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
@@ -54,8 +54,8 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def _list_matched(reader: EventReader) -> pl.DataFrame:
-    """Return a row per kernel of a matched collective, with `task`, `operation` and `bus_bandwidth`
-    (B/s), or null.
+    """Return a row for each kernel of a matched collective, with `task`, `operation` and
+    `bus_bandwidth` (B/s, or null).
     """
     table = list_compared_kernels(reader).rename({"call": "operation"})
     table = name_unknown(reader, table)
@@ -85,9 +85,7 @@ def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of collectives: of kernels by operation, across ranks, stragglers, and
-    MPI calls.
-    """
+    """Add tables of collectives: kernels by operation, across ranks, stragglers, and MPI calls."""
     kernels, mpi = frames["kernels"], frames["mpi"]
     matched = _list_matched(context.reader)
     # On hosts that could not be placed against each other.
@@ -120,8 +118,8 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
-    """Return expressions for the bytes of kernels or calls, null if no size is known, and for the number
-    without a size among those with one. known, all_of_them: their numbers.
+    """Return expressions for the bytes of kernels or calls (null if no size is known), and for the
+    number of unknown sizes. known, all_of_them: numbers of known sizes and of all.
     """
     lacking = all_of_them - known
     return {
@@ -131,7 +129,7 @@ def _tell_sizes(known: pl.Expr, all_of_them: pl.Expr) -> dict[str, pl.Expr]:
 
 
 def _add_sized(name: str, rows: pl.DataFrame, result: Result) -> None:
-    """Add a table, with UNSIZED if sizes are missing."""
+    """Add a table, with the column UNSIZED if sizes are missing."""
     lacks = rows[UNSIZED].is_not_null().any()
     result.add(name, rows if lacks else rows.drop(UNSIZED))
 
@@ -151,7 +149,7 @@ def _sum_mpi_over_tasks(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _add_mpi_waiting(context: Context, result: Result) -> None:
-    """Add how long each rank waits in MPI, by why and for whom."""
+    """Add a table of how long each rank waits in MPI, by reason and by the rank it waits for."""
     waits, tasks = list_mpi_waits(context.reader), context.reader.rows.get_column("task")
     own, other = (pl.Series(tasks[waits[name].to_numpy()]) for name in ("thread", "other"))
     waits = waits.with_columns(task=own, waits_for=other, time=DURATION)
@@ -177,8 +175,9 @@ def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) ->
 
 
 def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return operations by name, and NCCL communicators by members, with the dimension of their parallel
-    groups, and last (`communicator_hash`) the number NCCL gives them. kernels: communicator and task.
+    """Return operations by name, and NCCL communicators by members, with the dimension of their
+    parallel groups; the last column (`communicator_hash`) is NCCL's number. kernels: communicator
+    and task.
     """
     if mesh := context.get_mesh():
         rows = mesh.add_dimensions(rows)
@@ -196,9 +195,9 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
 
 
 def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of all NCCL kernels. If known, they include the
-    `channels` of most kernels (one block each), and the number of kernels that use a tree, the only algorithm
-    shown by their names.
+    """Return values per communicator and operation over all NCCL kernels. If known, they include
+    the `channels` of most kernels (one block each), and the number of kernels that use a tree, the
+    only algorithm that kernel names show.
     """
     unknown = pl.lit(None, pl.String)
     kernels = context.label_names(kernels, "launch", "launch_configuration", unknown=unknown)
@@ -223,10 +222,11 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
-    """Add transfers by size: whether latency or bandwidth dominates, and the share of the link speed reached.
+    """Add a table of transfers by size: whether latency or bandwidth dominates, and the share of
+    the link speed reached.
 
-    If an operation has enough sizes, its times are fitted by a latency and a time per byte, with the same
-    relative error at all sizes.
+    If an operation has enough sizes, its times are fitted by a latency and a time per byte, with
+    the same relative error at all sizes.
     """
     keys = ("communicator", "operation")
     measured = matched.filter(SIZED & (pl.col("bytes") > 0) & (pl.col("transfer") > 0))
@@ -294,7 +294,7 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
 
 
 def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
-    """Return the NVLink speed between the GPUs of each communicator (GB/s, one direction), for communicators
+    """Return communicator -> NVLink speed between its GPUs (GB/s, one direction), for communicators
     within one host and GPU models with a known speed.
     """
     models = {device: "/".join(sorted(names)) for device, names in context.options.gpus}
@@ -317,8 +317,8 @@ def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
 
 
 def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return figures per communicator and operation of matched collectives. Bytes are summed over all their
-    kernels.
+    """Return values per communicator and operation over matched collectives. Bytes are summed over
+    all their kernels.
     """
     wait, transfer, bandwidth = (pl.col(name) for name in ("wait", "transfer", "bus_bandwidth"))
     measured = bandwidth.is_not_null()
@@ -342,7 +342,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Count for each rank its last arrivals in collectives, and their cost."""
+    """Return for each rank how often it arrived last in a collective, and the cost."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
@@ -374,8 +374,9 @@ CLOCK_COLUMNS = pl.Schema(
 
 
 def make_clock_table(job: Job) -> pl.DataFrame:
-    """Return the correction of each host's clock: host, method, offset_ns, drift_ppm, error_bound_ns (null if
-    unknown). Empty with only one clock, or without corrections.
+    """Return the correction of each host's clock: host, method, offset_ns, drift_ppm,
+    error_bound_ns (null if unknown). The frame is empty with only one clock, or without
+    corrections.
     """
     hosts = job.clock_record.hosts if job.clock_record else {}
     rows = [
@@ -387,16 +388,18 @@ def make_clock_table(job: Job) -> pl.DataFrame:
 
 
 def conclude_clocks(_: Frames, context: Context, result: Result) -> None:
-    """Add how the clock of each host was corrected."""
+    """Add a table of the corrections of host clocks."""
     result.add("hosts", context.clocks)
 
 
 def compare_with_clock_error(
     key: str, figure: str, matched: pl.DataFrame, context: Context
 ) -> list[pl.Expr]:
-    """Return a column that shows whether a figure of each row (ns) exceeds the relative clock error of the
-    hosts connected by its collectives; null if unknown, no column with only one clock. key: column that
-    identifies the rows, `task` or `communicator`.
+    """Return a column that shows whether a value in each row (ns) exceeds the relative clock error
+    of the hosts that its collectives connect.
+
+    It is null if unknown; with only one clock, return no column. key: column that identifies the
+    rows, `task` or `communicator`.
     """
     bounds = context.clocks
     if bounds.height < 2:

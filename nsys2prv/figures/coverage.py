@@ -1,13 +1,13 @@
-"""Find what is missing from the reports of a job: time not covered, for each process and for all of them
-together; lost work; events that were not recorded.
+"""Find what is missing from the reports of a job: time that is not covered, for each process and
+for all together; lost work; events that were not recorded.
 
-A process is unknown while no report covers it; that is not idle time. A report covers its capture, from start
-to stop as recorded, or all of the trace if neither is recorded. It also covers the time before the capture if
-the profiler launched the processes, as they did nothing then. A process may have several reports, with gaps
-between their captures. Helpers do not count: events that only helpers have, before the first event of a rank
-or after the last, are outside the job's time. Other ranks may show that a report covers less: it has no
-events at all at the beginning or the end, while they make calls on a communicator that includes its
-processes.
+The activity of a process is unknown while no report covers it; this is not idle time. A report
+covers its capture, from start to stop as recorded; if neither is recorded, the whole trace. If the
+profiler launched the processes, it also covers the time before the capture, because they did
+nothing then. A process may have several reports with gaps between their captures. Helpers do not
+count: events that only helpers have, before the first event of a rank or after the last, are
+outside the job's time. Other ranks may show that a report covers less: it has no events at the
+start or end, while they make calls on a communicator that includes its processes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Coverage(Struct, frozen=True):
     cut_in_mpi: frozenset[int] = frozenset()
 
     def describe_cut(self) -> str:
-        """Return a sentence about processes whose recording ends before their reports do, or ""."""
+        """Return a sentence about processes whose recording ends before their reports, or ""."""
         ends = [
             f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_moment(until, self.duration)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
@@ -77,7 +77,7 @@ class Coverage(Struct, frozen=True):
         return told if ends else ""
 
     def describe_unseen(self) -> str:
-        """Return a sentence about the beginning of captures without events, "" if it is short."""
+        """Return a sentence about the start of captures without events; "" if it is short."""
         if self.unseen <= min(LONG_UNSEEN, UNSEEN_SHARE * (self.unseen + self.duration)):
             return ""
         return (
@@ -86,7 +86,7 @@ class Coverage(Struct, frozen=True):
         )
 
     def describe(self) -> str:
-        """Return a sentence about uncovered time, or an empty text."""
+        """Return a sentence about time that is not covered, or ""."""
         if self.common.length == self.duration:
             return ""
         if self.common.length == self.job.length:
@@ -119,7 +119,7 @@ class Coverage(Struct, frozen=True):
 
 
 def _format_spans(spans: Spans) -> str:
-    """Format the begin of the first span and the end of the last one."""
+    """Return the start of the first span and the end of the last one as text."""
     if not len(spans):
         return "nowhere"
     pieces = f", in {len(spans)} pieces" if len(spans) > 1 else ""
@@ -127,8 +127,9 @@ def _format_spans(spans: Spans) -> str:
 
 
 def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:
-    """Return the part of the trace that the reports of a job cover. reaches: early ends of recorded calls, by
-    time."""
+    """Return the part of the trace that the reports of a job cover. reaches: early ends of recorded
+    calls, sorted by time.
+    """
     rows = reader.rows.threads
     tasks_of: dict[int, set[int]] = defaultdict(set)
     for (report, _), thread in job.model.rows.items():
@@ -166,7 +167,9 @@ def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) 
 
 
 def _find_job(job: Job, reader: EventReader) -> Spans:
-    """Return the span in which ranks have events, if helpers have longer ones; otherwise all of the trace."""
+    """Return the span in which ranks have events if helpers have longer spans; otherwise, the whole
+    trace.
+    """
     begin, end = reader.begin, reader.duration
     if job.model.roles.helpers:
         first, last = reader.find_hull()
@@ -176,7 +179,7 @@ def _find_job(job: Job, reader: EventReader) -> Spans:
 
 
 def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:
-    """Return since when the work of launches is lost (ns of the trace), by report and task."""
+    """Return (report, task) -> time from which the work of launches is lost (ns of the trace)."""
     return {
         (one.report, job.model.tasks[one.report, one.process] + 1): int(
             job.clocks[one.report].to_global(np.array([one.since]))[0]
@@ -189,7 +192,9 @@ def _find_lost_ends(job: Job) -> dict[tuple[int, int], int]:
 def _find_report_spans(
     job: Job, reader: EventReader, tasks_of: Mapping[int, set[int]]
 ) -> dict[int, tuple[int, int]]:
-    """Return the spans in which each report with events of processes covers them (ns of the trace)."""
+    """Return report -> the span in which it covers its processes (ns of the trace), for each report
+    with events.
+    """
     spans, silent = {}, []
     for report, local in job.spans.items():
         if report not in tasks_of:
@@ -219,8 +224,8 @@ def _find_report_spans(
 def _count_calls_of_others(
     reader: EventReader, edges: list[tuple[set[int], tuple[int, int]]]
 ) -> list[int]:
-    """Return for each pair of tasks and a time (ns) how many collective calls other tasks make
-    within it, on communicators that the tasks are in, or on unknown ones.
+    """Return for each pair (tasks, time span in ns) the number of collective calls of other tasks
+    within the span, on communicators that include the tasks, or on unknown ones.
     """
     begins, ends = (np.array([edge[side] for _, edge in edges]) for side in (0, 1))
     members: dict[int, set[tuple[str, int]]] = defaultdict(set)
@@ -249,7 +254,7 @@ def _count_calls_of_others(
 
 
 def explain_absence(job: Job, layouts: Collection[str]) -> str:
-    """Explain why there are no events of these layouts, or no kernel names."""
+    """Return a text that explains why there are no events of these layouts, or no kernel names."""
     if KERNEL_NAMES in layouts:
         return (
             "the reports lack kernel names, so communication cannot be separated from computation"
@@ -284,8 +289,8 @@ def explain_absence(job: Job, layouts: Collection[str]) -> str:
 
 
 def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
-    """Return MPI calls that the program may make and Nsight Systems does not record, if the reports contain
-    similar calls. layouts: those with events.
+    """Return MPI calls that the program may make and that Nsight Systems does not record, if the
+    reports contain similar calls. layouts: layouts with events.
     """
     calls = []
     if "mpi_point_to_point" in layouts:
@@ -297,7 +302,7 @@ def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
 
 
 def name_lossy_processes(job: Job) -> str:
-    """Return a sentence on the processes that have lost work, or ""."""
+    """Return a sentence about the processes with lost work, or ""."""
     keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
     lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
     # The only process needs no name.
@@ -307,8 +312,9 @@ def name_lossy_processes(job: Job) -> str:
 
 
 def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:
-    """Return the GPU of each device with work, or all GPUs visible to its process if it is not clear which
-    one it is."""
+    """Return device -> its GPU, for devices with work. If it is unclear which GPU it is, return all
+    GPUs visible to its process.
+    """
     gpus: dict[int, list[Gpu]] = defaultdict(list)
     for report, key, device in _list_streams(job, reader):
         info = job.infos[report]
@@ -319,7 +325,7 @@ def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:
 
 
 def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKey, int]]:
-    """Yield the report of each stream, the stream, and its device."""
+    """Yield the report, the key, and the device of each stream."""
     device_of = reader.rows.get_column("device")
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
@@ -327,8 +333,8 @@ def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKe
 
 
 def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
-    """Return the devices of processes with lost work: those with other work of the process, or the only
-    device it sees.
+    """Return the devices of processes with lost work: those with other work of the process, or the
+    only device that it sees.
     """
     infos, machines = job.infos, job.machines
     devices: dict[tuple[object, ...], int] = {}

@@ -1,9 +1,10 @@
-"""Find the times when host threads wait for a CPU: they are off the CPU although no recorded event makes them
-wait.
+"""Find the times in which host threads wait for a CPU: they are off the CPU although no recorded
+event makes them wait.
 
-Linux does not record why a thread leaves its CPU. The thread sleeps if it is in a recorded OS runtime call,
-or if another thread of its process works meanwhile, for which it may wait. Otherwise it waits for a CPU if
-recorded threads occupy all CPUs of its process: a thread that could run would not wait while a CPU is free.
+Linux does not record why a thread leaves its CPU. The thread sleeps if it is in a recorded OS
+runtime call, or if another thread of its process works meanwhile, for which it may wait. Otherwise,
+it waits for a CPU if recorded threads occupy all CPUs of its process, because a thread that can run
+does not wait while a CPU is free.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from nsys2prv.figures.thresholds import (
 
 
 class CpuUse(Struct, frozen=True):
-    """Threads on the CPUs of a job's hosts, and when the main threads wait for one."""
+    """Threads on the CPUs of a job's hosts, and the times in which main threads wait for a CPU."""
 
     #: Running spans of threads: task, thread, cpu, begin, end (ns), by begin.
     runs: pl.DataFrame
@@ -47,7 +48,9 @@ class CpuUse(Struct, frozen=True):
     hosts: Mapping[int, str]
 
     def find_sharing(self, task: int) -> tuple[list[int], list[int]]:
-        """Return the tasks that share CPUs with a task, including itself, and all of their CPUs."""
+        """Return the tasks that share CPUs with a task (including itself), and all CPUs of these
+        tasks.
+        """
         there = [one for one, host in self.hosts.items() if host == self.hosts.get(task)]
         own = {one: {*_find_cpus(self.runs.filter(task=one))} for one in there}
         cpus: set[int] = set()
@@ -59,8 +62,9 @@ class CpuUse(Struct, frozen=True):
         return sorted(sharing), sorted(cpus)
 
     def count_threads(self, tasks: Sequence[int]) -> int:
-        """Count the working threads of tasks: those that run long enough compared with the longest-running
-        one."""
+        """Return the number of working threads of tasks: those that run long enough compared with
+        the longest-running thread.
+        """
         length = DURATION.sum()
         runs = self.runs.filter(pl.col("task").is_in(tasks))
         sums = runs.group_by("task", "thread").agg(time=length)
@@ -68,8 +72,8 @@ class CpuUse(Struct, frozen=True):
         return sums.filter(pl.col("time") >= LEAST_OF_THREAD * most).height
 
     def find_holders(self, thread: int) -> pl.DataFrame:
-        """Return the recorded threads that occupy a thread's CPU while it waits for one: `task`, and
-        `thread`s of it (`time` in ns each).
+        """Return the recorded threads that occupy a thread's CPU while it waits: `task`, and
+        `thread`s of it (`time` in ns for each).
         """
         waits = self.waits.filter(thread=thread, sure=True)
         own = self.runs.filter(thread=thread)
@@ -97,15 +101,19 @@ def _find_cpus(runs: pl.DataFrame) -> list[int]:
 
 
 def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
-    """Return the spans in which a thread runs, and in which it is known to be on or off the CPU."""
+    """Return the spans in which a thread runs, and the spans in which it is known whether it is on
+    the CPU.
+    """
     runs, off, _, _ = find_states(unit, thread)
     return runs, unite(runs, off)
 
 
 def collect_cpu_time(unit: DeviceGroup, task: int, threads: list[int], time: Spans) -> Collected:
-    """Yield the spans in which threads of a task may wait for a CPU (`cpu_waits`: see CpuUse); the time they
-    spend outside calls and in MPI, and their running time in it (`cpu_shares`, ns); and if they wait for
-    long, the running spans of all threads of the task (`cpu_runs`: see CpuUse).
+    """Yield three frames for the threads of a task.
+
+    `cpu_waits`: spans in which they may wait for a CPU (columns of CpuUse). `cpu_shares`: their
+    time outside calls and in MPI, and their running time in it (ns). `cpu_runs`, if they wait for
+    long: running spans of all threads of the task (columns of CpuUse).
     """
     if not unit.has(*STATES_OF_THREADS):
         return
@@ -140,16 +148,18 @@ def collect_cpu_time(unit: DeviceGroup, task: int, threads: list[int], time: Spa
 
 
 def _list_waits(task: int, thread: int, in_mpi: bool, spans: Spans) -> pl.DataFrame:
-    """Return waits of a thread as columns of CpuUse."""
+    """Return the waits of a thread with the columns of CpuUse."""
     values = {"task": task, "thread": thread, "in_mpi": in_mpi}
     sides = pl.DataFrame(dict(zip(SIDES, (spans.begin, spans.end), strict=True)))
     return sides.with_columns(pl.lit(value).alias(name) for name, value in values.items())
 
 
 def _find_waits(unit: DeviceGroup, thread: int, time: Spans, outside: Spans) -> tuple[Spans, Spans]:
-    """Return the spans in which a thread is off the CPU outside recorded calls, or only in MPI calls, which
-    poll. Exclude threads that run for less than a slice between such long times: they sleep. outside: spans
-    outside CUDA and MPI calls.
+    """Return two sets of spans in which a thread is off the CPU: outside recorded calls, and in MPI
+    calls only, which poll.
+
+    Threads that run for less than a slice between such long times are excluded, because they sleep.
+    outside: spans outside CUDA and MPI calls.
     """
     parts = find_host_parts(unit, thread, outside)
     off = unite(*(spans for part, spans in parts if part == "off_cpu"))
@@ -163,7 +173,9 @@ def _find_waits(unit: DeviceGroup, thread: int, time: Spans, outside: Spans) -> 
 
 
 def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFrame:
-    """Return the running spans of some threads within some time: thread, cpu, begin, end, by begin."""
+    """Return the running spans of threads within a set of times: thread, cpu, begin, end, sorted by
+    start.
+    """
     first, last = time.find_hull()
     changes = read_layouts(unit, STATES_OF_THREADS, "state", "cpu")
     changes = changes.filter(pl.col("thread").is_in(threads)).sort(
@@ -182,8 +194,9 @@ def _list_runs(unit: DeviceGroup, threads: list[int], time: Spans) -> pl.DataFra
 
 
 def find_cpu_use(frames: Frames, hosts: Mapping[int, str]) -> CpuUse | None:
-    """Describe a job's use of its hosts' CPUs if its threads wait for some, or return None. hosts: of
-    tasks."""
+    """Return the use of the hosts' CPUs if threads wait for some; otherwise None. hosts: task ->
+    host.
+    """
     waits, runs = frames["cpu_waits"], frames["cpu_runs"]
     if not waits.height or not runs.height:
         return None

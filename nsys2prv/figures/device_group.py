@@ -1,5 +1,5 @@
-"""The events of one unit of analysis (threads that share a report or a GPU), and the activity of the hosts
-that drive a device.
+"""Represent the events of one unit of analysis (threads that share a report or a GPU), and the
+activity of the hosts that launch work on a device.
 
 Values that several analyses need are computed once.
 """
@@ -113,11 +113,11 @@ class Steady(Struct, frozen=True):
 
     @property
     def edges(self) -> np.ndarray:
-        """Begins of the iterations, and the end of the last one (ns)."""
+        """Return the starts of the iterations, and the end of the last one (ns)."""
         return np.append(self.iteration_begins, self.end)
 
     def describe(self) -> str:
-        """Return a description: `9 of 10 iterations (NVTX ranges step #), excluding the first`."""
+        """Return a text such as `9 of 10 iterations (NVTX ranges step #), excluding the first`."""
         found = max(self.found, self.count)
         return f"{self.count} of {found} iterations ({self.found_by}){self.left_out}"
 
@@ -187,12 +187,14 @@ class AnalysisOptions(Struct, frozen=True):
     unmatched: tuple[str, ...] = ()
 
     def find_groups(self, names: np.ndarray) -> np.ndarray:
-        """Return the groups of NVTX names, by their values, or -1."""
+        """Return the group of each NVTX name, given by value, or -1."""
         found: np.ndarray = np.load(str(self.groups), mmap_mode="r")[names]
         return found
 
     def read_iterations(self, of: str, number: int) -> pl.DataFrame:
-        """Return the iterations of the steady state of a `unit` or a `task` (of): ITERATION_COLUMNS."""
+        """Return the iterations of the steady state of a unit or a task, with ITERATION_COLUMNS.
+        of: `unit` or `task`. number: of it.
+        """
         if self.iterations is None:
             return pl.DataFrame(schema=ITERATION_COLUMNS)
         rows = np.load(str(self.iterations), mmap_mode="r")
@@ -200,18 +202,18 @@ class AnalysisOptions(Struct, frozen=True):
         return pl.DataFrame(own, schema=ITERATION_COLUMNS, orient="row")
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
-        """Return the begin and end (ns) of the steady state, or of the whole job."""
+        """Return start and end (ns) of the steady state, or of the whole job without one."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
     @property
     def repeats(self) -> float | None:
-        """Share of the job in the steady state, or None."""
+        """Return the share of the job in the steady state, or None."""
         steady = self.steady
         return (steady.end - steady.begin) / max(self.length, 1) if steady else None
 
     @property
     def covered_steady(self) -> Spans:
-        """The covered part of the steady state, or of the whole job."""
+        """Return the covered part of the steady state, or of the whole job without one."""
         if self.steady is None:
             return self.covered
         return self.covered.clip(self.steady.begin, self.steady.end)
@@ -222,7 +224,7 @@ DEFAULTS = AnalysisOptions()
 
 
 class DeviceGroup:
-    """The events of one unit. folder: for results too large to return."""
+    """The events of one unit. folder: for results that are too large to return."""
 
     def __init__(
         self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
@@ -235,30 +237,32 @@ class DeviceGroup:
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
-        """Return the task of each event, by its thread."""
+        """Return the task of each event, from its thread."""
         return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
 
     def has(self, *layouts: str) -> bool:
-        """Return whether the job has events of any of these layouts."""
+        """Return True if the job has events of any of these layouts."""
         return any(layout in self.reader.layouts for layout in layouts)
 
     def read_begins(
         self, layout: str, fields: Sequence[str] = (), dtype: type[np.signedinteger] = np.int64
     ) -> pl.DataFrame:
-        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace time, ns),
-        `thread`, then the requested fields: names as event values, ABSENT in events without the field. See
+        """Return the events of a layout on this unit's threads, sorted by start: `begin`, `end`
+        (trace time, ns), `thread`, and the requested fields.
+
+        Names are event values; events without a field have ABSENT. See
         :meth:`EventReader.read_begins`.
         """
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
     def read_ordered_ranges(self, layout: str) -> tuple[np.ndarray, ...]:
-        """Return the NVTX ranges of a layout, as :func:`read_ordered_ranges` does."""
+        """Return the NVTX ranges of a layout in this unit, as :func:`read_ordered_ranges` does."""
         return read_ordered_ranges(self.reader, self.options, layout, self.number)
 
     @cached_property
     def tasks(self) -> list[int]:
-        """Tasks with host threads, except, in jobs without MPI, threads that drive none of the GPUs of their
-        process that are tasks.
+        """Tasks with host threads. In jobs without MPI, tasks are excluded whose threads launch no
+        work on those GPUs of their process that are tasks.
         """
         rows = self.reader.rows
         is_own = rows.units == self.number
@@ -279,13 +283,13 @@ class DeviceGroup:
 
     @cached_property
     def known_devices(self) -> list[int]:
-        """Devices with work, except those with lost work, whose idle times are unknown."""
+        """Devices with work, except devices with lost work, whose idle times are unknown."""
         return [one for one in self.devices if one not in self.options.lossy_devices]
 
     @cached_property
     def work(self) -> pl.DataFrame:
-        """All work executed by devices, by begin: begin, end, thread, device, what, name (value), class,
-        tensor, operation (of memory, or of an NCCL kernel).
+        """All work executed by devices, sorted by start: begin, end, thread, device, what, name
+        (value), class, tensor, operation (of memory, or of an NCCL kernel).
         """
         fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
         columns = self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
@@ -304,12 +308,14 @@ class DeviceGroup:
         return dict.fromkeys(WORK_COLUMNS, np.zeros_like(given["what"])) | given
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
-        """Return the covered times when a device executes any of these kinds of work."""
+        """Return the covered times in which a device executes any of these kinds of work. The
+        result is cached.
+        """
         return self.remember((device, what), lambda: self.merge_device_work(device, *what))
 
     def merge_device_work(self, device: int, *what: int, among: np.ndarray | bool = True) -> Spans:
-        """Return the covered times when a device executes any of these kinds of work, without caching them.
-        among: mask of the rows of work that count.
+        """Return the covered times in which a device executes any of these kinds of work, without
+        caching. among: mask of the rows of `work` that count.
         """
         kinds, devices = to_arrays(self.work, "what", "device")
         chosen = reduce(or_, (kinds == one for one in what)) & (devices == device) & among
@@ -318,7 +324,7 @@ class DeviceGroup:
 
     @cached_property
     def work_counts(self) -> list[tuple[int, int, int]]:
-        """Return devices, tasks, and how much work each device has of each of these, ascending."""
+        """Return (device, task, number of operations), sorted."""
         device, thread = to_arrays(self.work, "device", "thread")
         first, codes = number_rows(device, task := self.task_of[thread])
         columns = device[first], task[first], np.bincount(codes)
@@ -326,22 +332,20 @@ class DeviceGroup:
 
     @cached_property
     def unit_of(self) -> np.ndarray:
-        """The unit of each row of the trace, as numbered before small ones were joined."""
+        """The unit of each row of the trace, as numbered before small units were joined."""
         rows = self.reader.rows
         return rows.units if rows.units_apart is None else rows.units_apart
 
     def number_apart(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return numbers (at least -1) of rows of the trace as numbers that those of no other unit have, among
-        the units that were joined.
+        """Return numbers (at least -1) of rows so that different original units have different
+        numbers, if units were joined.
         """
         if self.reader.rows.units_apart is None:
             return values
         return values + self.unit_of[rows] * (int(values.max(initial=0)) + 2)
 
     def read_samples(self, *layouts: str) -> Iterable[Samples]:
-        """Return the samples of some layouts, device by device, in the order of units before they were
-        joined.
-        """
+        """Return the samples of some layouts device by device, in the order of the original units."""
         found = (
             samples
             for layout in filter(self.has, layouts)
@@ -352,12 +356,12 @@ class DeviceGroup:
         return sorted(found, key=lambda one: self.unit_of[one.thread])
 
     def list_apart(self, events: pl.DataFrame) -> np.ndarray | None:
-        """Return the unit of each event, or None if none were joined."""
+        """Return the original unit of each event, or None if no units were joined."""
         is_joined = self.reader.rows.units_apart is not None and events.height
         return self.unit_of[events["thread"].to_numpy()] if is_joined else None
 
     def select_apart(self, events: pl.DataFrame, row: int) -> pl.DataFrame:
-        """Return the events of the unit of a row, among the units that were joined."""
+        """Return the events that belong to the same original unit as a row."""
         if self.reader.rows.units_apart is None:
             return events
         is_own = self.unit_of[events["thread"].to_numpy()] == self.unit_of[row]
@@ -365,7 +369,7 @@ class DeviceGroup:
 
     @cached_property
     def spans_of_work(self) -> dict[int, tuple[int, int]]:
-        """The begin of the first work, and the end of the last (ns), of each of `unit_of` with work."""
+        """Original unit -> start of its first work and end of its last (ns)."""
         work = self.work.select("thread", *SIDES)
         parts = [work] if work.height else []
         if self.reader.rows.units_apart is not None:
@@ -376,37 +380,39 @@ class DeviceGroup:
         }
 
     def find_span_of_work(self, row: int) -> tuple[int, int] | None:
-        """Return the begin of the first work, and the end of the last (ns), in the unit of a row, or None
-        without any.
+        """Return start of the first work and end of the last (ns) in the original unit of a row, or
+        None without work.
         """
         return self.spans_of_work.get(int(self.unit_of[row]))
 
     def find_host(self, task: int) -> int:
-        """Return the task with the threads that drive the GPUs of a task."""
+        """Return the task whose threads launch work on the GPUs of a task."""
         return self.reader.rows.hosts.get(task, task)
 
     def list_device_tasks(self, device: int) -> list[int]:
-        """Return the tasks that use a device, that is, whose threads drive it, ascending."""
+        """Return the sorted tasks whose threads launch work on a device."""
         tasks = {task for one, task, _ in self.work_counts if one == device}
         return sorted({*map(self.find_host, tasks)})
 
     def find_main_task(self, device: int) -> int:
-        """Return the task that has most work on a device, the first of equal ones."""
+        """Return the task with the most work on a device; of several, the first."""
         counts = {task: count for one, task, count in self.work_counts if one == device}
         return max(counts, key=counts.__getitem__)
 
     @property
     def useful(self) -> tuple[int, ...]:
-        """Useful work of devices, as the options define it."""
+        """Kinds of device work that are useful, as the options define them."""
         return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
 
     def find_active_spans(self, device: int) -> Spans:
-        """Return the spans in which a device executes anything."""
+        """Return the spans in which a device executes any work."""
         return self.find_device_spans(device, *BUSY["active"])
 
     @property
     def api(self) -> pl.DataFrame:
-        """CUDA API calls, by begin: begin, end, thread, call (value), error (ABSENT for none)."""
+        """CUDA API calls, sorted by start: begin, end, thread, call (value), error (ABSENT for
+        none).
+        """
         return self.read_named("cuda_api")
 
     def find_main_thread(self, task: int) -> int:
@@ -418,14 +424,14 @@ class DeviceGroup:
         return np.flatnonzero(self._is_host & self._is_main & (self.task_of == task)).tolist()
 
     def list_rows(self, task: int) -> list[int]:
-        """Return all threads of a task, with their further rows."""
+        """Return all threads of a task, with their additional rows."""
         return np.flatnonzero(self.task_of == task).tolist()
 
     def find_thread_spans(
         self, threads: Sequence[int], *layouts: str, only: Collection[int] | None = None
     ) -> Spans:
-        """Return the covered spans in which any of these threads is in an event of some layouts. only: values
-        of the field of NAMED_BY that count.
+        """Return the covered spans in which any of these threads is in an event of some layouts.
+        only: values of the field in NAMED_BY that count.
         """
 
         layouts = tuple(filter(self.has, layouts))
@@ -442,8 +448,8 @@ class DeviceGroup:
     def merge_rows(
         self, frame: pl.DataFrame, values: pl.Series | None = None, only: Collection[int] = ()
     ) -> Spans:
-        """Return the times of the rows, each from `begin` to `end`, of the covered time; where values of
-        these are given, of those with some of them (only).
+        """Return the covered times from `begin` to `end` of the rows. values, only: if given, only
+        rows whose value is in `only`.
         """
         sides = to_arrays(frame, *SIDES)
         if values is not None:
@@ -452,17 +458,19 @@ class DeviceGroup:
         return self.covered & merge_spans(*sides)
 
     def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
-        """Measure how much of some time is between `begin` and `end` of each row (ns)."""
+        """Return how much of a set of times is between `begin` and `end` of each row (ns)."""
         return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
 
     def read_named(self, layout: str) -> pl.DataFrame:
-        """Return the events of a layout, by begin, with the field of NAMED_BY; they are kept."""
+        """Return the events of a layout, sorted by start, with the field in NAMED_BY. The result is
+        cached.
+        """
         fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
         fields += ["error"] * (layout == "cuda_api")
         return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
 
     def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
-        """Return the events of a layout that these threads have, by begin."""
+        """Return the events of a layout on these threads, sorted by start."""
         frame = self.read_named(layout)
         if not frame.height:
             return frame
@@ -481,27 +489,27 @@ class DeviceGroup:
         return frame[np.sort(np.concatenate([order[:0], *rows]))]
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
-        """Return a value that is computed once per key."""
+        """Return a value that is computed only once per key."""
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]
 
     def forget(self) -> None:
-        """Drop everything computed for a large unit on its own, except device work: its memory costs more than
-        recomputing.
+        """Drop everything computed for a large, unjoined unit except device work: its memory costs
+        more than computing it again.
         """
         if self.reader.has_one_large_unit:
             self._computed.clear()
             self.__dict__.pop("launches", None)
 
     def forget_ranges(self) -> None:
-        """Drop the NVTX ranges of a large unit on its own. They are read again on demand."""
+        """Drop the NVTX ranges of a large, unjoined unit. They are read again on demand."""
         if self.reader.has_one_large_unit:
             for layout in RANGES:
                 self._computed.pop(("ranges", layout), None)
 
     def forget_work(self) -> None:
-        """Drop the device work of a large unit on its own. It is read again on demand."""
+        """Drop the device work of a large, unjoined unit. It is read again on demand."""
         if self.reader.has_one_large_unit:
             self.__dict__.pop("work", None)
 
@@ -511,7 +519,7 @@ class DeviceGroup:
 
     @cached_property
     def launch_pairs(self) -> set[tuple[int, int]]:
-        """Host threads, each with the device thread on which it launches work."""
+        """Pairs of a host thread and a device thread on which it launches work."""
         return {
             pair
             for kind in ("launch", "memory")
@@ -520,8 +528,8 @@ class DeviceGroup:
 
     @cached_property
     def launches(self) -> pl.DataFrame:
-        """Return the call that launched each row of `work`: `sent` (its begin) and `sender` (its
-        thread), both null if no such call is known.
+        """Return the launching call of each row of `work`: `sent` (its start) and `sender` (its
+        thread), both null if unknown.
         """
         names = ("begin", "thread", "sent", "sender")
         lines = self.reader.read_lines(("launch", "memory"), self.number, names, np.int32)
@@ -532,31 +540,31 @@ class DeviceGroup:
         return lines.select(pl.col("sent", "sender").gather(known))
 
     def list_launched_work(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Return the work with a known call that launched it, by begin: some columns of `work` and
+        """Return the work with a known launching call, sorted by start. columns: of `work` and
         `launches`.
         """
         work = self.work.hstack(self.launches).select(*columns)
         return work.filter(self.launches["sent"].is_not_null())
 
     def is_in_steady(self) -> pl.Expr:
-        """Return whether rows lie in the steady state, or the job without one."""
+        """Return an expression: is a row in the steady state (always True without one)?"""
         begin, end = self.options.get_steady_span(self.duration)
         return (pl.col("begin") >= begin) & (pl.col("end") <= end)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
-        """The iterations of the steady state of each task, by task: ITERATION_COLUMNS."""
+        """Iterations of the steady state by task, with ITERATION_COLUMNS."""
         return self.options.read_iterations("unit", self.number)
 
     def list_iterations(self, task: int) -> pl.DataFrame:
-        """Return the iterations of the steady state of a task: ITERATION_COLUMNS."""
+        """Return the iterations of the steady state of a task, with ITERATION_COLUMNS."""
         tasks = self.iterations["task"].to_numpy()
         return self.iterations[slice(*np.searchsorted(tasks, (task, task + 1)))]
 
 
 def _list_row_columns(reader: EventReader) -> tuple[np.ndarray, ...]:
-    """Return the device and task of each row of the trace, and whether it is of a host, and no further row of
-    another.
+    """Return the device and task of each row of the trace, and whether it is a host row that is not
+    an additional row.
     """
     rows = reader.rows
     is_host = (rows.threads["kind"] == HOST).to_numpy()
@@ -567,8 +575,8 @@ def _list_row_columns(reader: EventReader) -> tuple[np.ndarray, ...]:
 def read_ordered_ranges(
     reader: EventReader, options: AnalysisOptions, layout: str, unit: int
 ) -> tuple[np.ndarray, ...]:
-    """Return thread, begin, end and group of the name (-1 for none) of the NVTX ranges of a layout in a
-    unit, by thread, begin, longer first.
+    """Return thread, start, end and group of the name (-1 for none) of the NVTX ranges of a layout
+    in a unit, sorted by thread and start, longer ranges first.
     """
     frame = reader.read_begins(layout, ("range",), unit, dtype=np.int32)
     thread = reader.rows.main_rows.astype(np.int32)[frame.drop_in_place("thread").to_numpy()]
@@ -582,8 +590,9 @@ def read_ordered_ranges(
 
 
 def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Join work with the range in which it was launched, in launch order, adding the range's other columns.
-    work: with `sender` and `sent`; ranges: with `thread`, `begin` and `end` (ns), not nested.
+    """Join work with the range in which it was launched, in launch order, adding the range's other
+    columns. work: with `sender` and `sent`. ranges: with `thread`, `begin` and `end` (ns), not
+    nested.
     """
     work = work.cast({"sender": pl.Int64, "sent": pl.Int64}).sort("sent")
     ranges = ranges.rename({"thread": "sender", "begin": "at", "end": "until"}).sort("at")
@@ -601,7 +610,7 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each (at_thread, at) the first row that has this thread and time, or -1."""
+    """Return for each (at_thread, at) the first row with this thread and time, or -1."""
     first, codes = number_rows(np.append(thread, at_thread), np.append(time, at))
     found = first[codes[len(time) :]]
     return np.where(found < len(time), found, -1)
@@ -630,8 +639,8 @@ def list_labels(value_set: str) -> dict[int, str]:
 
 
 def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
-    """Return the values of a value set in a column as their labels. default: for values without
-    one.
+    """Return an expression that replaces the values of a value set in a column by labels. default:
+    for values without a label.
     """
     return (
         pl.col(column)
@@ -641,7 +650,9 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
 
 
 def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
-    """Return host threads that launch work on a device, and the main threads of the tasks that use it."""
+    """Return the host threads that launch work on a device, and the main threads of the tasks that
+    use it.
+    """
 
     def find() -> list[int]:
         tasks = set(unit.list_device_tasks(device)).intersection(unit.tasks)
@@ -653,7 +664,9 @@ def find_driving_threads(unit: DeviceGroup, device: int) -> list[int]:
 
 
 def find_io_spans(unit: DeviceGroup, threads: list[int]) -> Spans:
-    """Return the spans in which any of these threads is in a call that may wait for files or the network."""
+    """Return the spans in which any of these threads is in a call that may wait for files or the
+    network.
+    """
     return unit.remember(
         ("io", *threads), lambda: unit.find_thread_spans(threads, "osrt", only=unit.options.io)
     )
@@ -664,8 +677,8 @@ _INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
 
 
 def find_mpi_span(unit: DeviceGroup, thread: int) -> tuple[int, int] | None:
-    """Return the span of a main thread from MPI_Init to MPI_Finalize, otherwise from its first to its last
-    MPI call, or None without any.
+    """Return the span of a main thread from MPI_Init to MPI_Finalize; otherwise from its first to
+    its last MPI call; None without MPI calls.
     """
     in_mpi = unit.find_mpi_spans([thread])
     if not len(in_mpi):

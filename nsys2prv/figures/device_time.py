@@ -1,5 +1,5 @@
-"""Measure idle time of devices, launch latency, CUDA API calls and memory operations; sum exposed and
-overlapped communication by device, operation and kernel class.
+"""Measure idle time of devices, launch latency, CUDA API calls and memory operations. Sum exposed
+and overlapped communication by device, operation and kernel class.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MOVES = ["operation", "source", "destination"]
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect gaps by length (`gaps`), the longest (`long`), durations of calls and latencies, and
-    sums of memory operations.
+    """Yield gaps by length (`gaps`), the longest gaps (`long`), durations of calls and latencies,
+    and sums of memory operations.
     """
     for device in unit.known_devices:
         idle = unit.covered - unit.find_active_spans(device)
@@ -160,9 +160,8 @@ SHARES: dict[str, list[str]] = DECLARED["overlap"].terms
 
 
 def collect_overlap(unit: DeviceGroup) -> Collected:
-    """Collect the overlapped communication of each device (`devices`), the time that other work
-    overlaps each kernel (`kernels`), and the overlapped time of operations of UCX of each task
-    (`ucx`).
+    """Yield the overlapped communication of each device (`devices`), how much other work overlaps
+    each kernel (`kernels`), and the overlapped time of UCX operations by task (`ucx`).
     """
     if unit.has(UCX):
         yield from _measure_ucx(unit)
@@ -208,7 +207,7 @@ def _measure_ucx(unit: DeviceGroup) -> Collected:
 
 
 def conclude_overlap(frames: Frames, context: Context, result: Result) -> None:
-    """Add exposed and overlapped communication by device, operation and class."""
+    """Add tables of exposed and overlapped communication by device, operation and class."""
     devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     share = divide_columns(exposed, "time_ns").alias("exposed_share")
@@ -243,7 +242,7 @@ def conclude_overlap(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return the communication of each device, and of all in a last row."""
+    """Return the communication of each device, and of all devices in the last row."""
     devices = devices.with_columns(elapsed=pl.lit(context.elapsed, pl.Int64))
     devices = pl.concat([devices, devices.sum().with_columns(device=pl.lit(-1, pl.Int64))])
     devices = devices.with_columns(
@@ -264,7 +263,7 @@ def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
-    """Return count, time_ns and overlapped_ns by a label, greatest time first."""
+    """Return count, time_ns and overlapped_ns by a label, the largest time first."""
     sums = kernels.group_by(label.alias(name), maintain_order=True).agg(
         pl.col("count", "time_ns", "overlapped_ns").sum()
     )

@@ -1,4 +1,4 @@
-"""Compute the efficiencies of POP and TALP (defined in analyses.yaml) from the times measured by
+"""Compute the efficiencies of POP and TALP (defined in analyses.yaml) from the times measured in
 efficiency_times.py.
 """
 
@@ -64,7 +64,7 @@ NO_SYNCS = (
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect the times of each device and each host thread that counts, in all parts of the job."""
+    """Yield the times of each device, and of each host thread that counts, in all parts of the job."""
     regions = list(list_regions(unit))
     for device in unit.known_devices:
         yield from (("devices", one) for one in measure_device(unit, device, regions))
@@ -74,7 +74,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add efficiencies of devices and of hosts."""
+    """Add tables of the efficiencies of devices and hosts."""
     devices, hosts = frames["devices"], frames["hosts"]
     span = context.options.covered_steady.find_longest()
     if hosts.height:
@@ -113,7 +113,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 def _add_focus(
     of_job: pl.DataFrame, span: tuple[int, int], context: Context, result: Result
 ) -> None:
-    """Add a table that describes the focus of the figures."""
+    """Add a table that describes the focus of analysis."""
     options, steady, tasks = context.options, context.options.steady, context.tasks
     focus = {
         "what": steady.describe() if steady else "the whole job" + NO_STEADY * (not options.whole),
@@ -137,7 +137,7 @@ def _add_focus(
 
 
 def _count_processes(context: Context) -> int:
-    """Count the processes that are not helpers."""
+    """Return the number of processes that are not helpers."""
     rows = context.reader.rows.threads.filter(pl.col("kind").is_in([HOST, STREAM]))
     return rows["process"].n_unique()
 
@@ -145,8 +145,9 @@ def _count_processes(context: Context) -> int:
 def _replay_ideal_network(
     name: str, kinds: Sequence[Kind], span: tuple[int, int], context: Context, result: Result
 ) -> IdealNetwork | None:
-    """Return the replay of a span of the job in which transfers of some kinds take no time; None if there are
-    no such transfers, or if `result.missing` explains why there is no replay.
+    """Return the replay of a span of the job in which transfers of some kinds take no time. Return
+    None if there are no such transfers, or if there is no replay; `result.missing` then explains
+    this.
     """
     layouts = {"nccl_kernel"} if Kind.NCCL in kinds else {*MPI_LAYOUTS}
     is_alone = Kind.MPI in kinds and Kind.NCCL not in kinds and _count_processes(context) < 2
@@ -160,7 +161,7 @@ def _replay_ideal_network(
 
 
 def _find_serialisation(ideal: IdealNetwork, begin: int, context: Context) -> float:
-    """Return the serialization efficiency of devices in a replay that begins then."""
+    """Return the serialization efficiency of devices in a replay. begin: its start."""
     rows = ideal.rows
     device = context.reader.rows.get_column("device").astype(np.int32)[rows]
     device[rows < 0] = -1
@@ -174,8 +175,9 @@ def _find_serialisation(ideal: IdealNetwork, begin: int, context: Context) -> fl
 
 
 def _split_communication(rated: pl.DataFrame, prefix: str, serialisation: float) -> pl.DataFrame:
-    """Return efficiencies with the factors of communication efficiency in the first row. Instantaneous
-    transfers make no rank wait longer, so the result is never worse than the measured one.
+    """Return efficiencies with the factors of communication efficiency in the first row.
+    Instantaneous transfers make no rank wait longer, so serialization is never worse than the
+    measured communication efficiency.
     """
     communication = f"{prefix}communication_efficiency"
     first = pl.int_range(pl.len()) == 0
@@ -258,7 +260,7 @@ def _add_host_tables(
 
 
 def _add_regions(rated: Frames, context: Context, result: Result) -> None:
-    """Add the efficiencies of devices in each region, and of hosts, side by side."""
+    """Add tables of the efficiencies of devices and hosts in each region, side by side."""
     whole = context.options.covered_steady.length
     asked = context.options.regions
     names = context.folded.select(key="group", region="operation").unique("key")
@@ -278,7 +280,7 @@ def _add_regions(rated: Frames, context: Context, result: Result) -> None:
 
 
 def _select_parts(rated: pl.DataFrame) -> pl.DataFrame:
-    """Return the steady state first, then the whole job."""
+    """Return the rows of the steady state first, then those of the whole job."""
     return rated.filter(pl.col("part").is_in([STEADY, WHOLE_JOB])).sort(pl.col("part") == WHOLE_JOB)
 
 
@@ -288,14 +290,17 @@ def _select_iterations(rated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _list_shares(names: Sequence[str]) -> tuple[list[pl.Expr], list[str]]:
-    """Return times as shares of the elapsed time (`NAME_share`), and their own columns (`NAME_ns`)."""
+    """Return expressions for times as shares of the elapsed time (`NAME_share`), and the names of
+    the time columns (`NAME_ns`).
+    """
     shares = [divide_columns(f"{name}_ns", "elapsed_ns").alias(f"{name}_share") for name in names]
     return shares, [f"{name}_ns" for name in names]
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return mean, deviation (of a sample) and extremes of each figure, and the iterations with the
-    extremes."""
+    """Return mean, standard deviation (of a sample) and extremes of each value, and the iterations
+    with the extremes.
+    """
     # Durations in ms, for a column of shares and durations has no unit of its own.
     figures = iterations.select(
         "iteration",
@@ -318,11 +323,12 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rate_groups(rows: pl.DataFrame, by: Sequence[str], members: str, *kinds: str) -> pl.DataFrame:
-    """Return the efficiencies of each group of rows: `devices` or `hosts` (members), each with its times in a
-    part of the job. kinds: of the ratios.
+    """Return the efficiencies of each group of rows: `devices` or `hosts` (members), each with its
+    times in a part of the job. kinds: of the ratios.
 
-    Their terms: the number of members, their `elapsed_ns`, their available time (`whole`), and their busy
-    time (devices: useful, hosts: outside MPI): `total`, `mean`, `greatest`, and the mean of the best node.
+    Terms of the ratios: the number of members, their `elapsed_ns`, their available time (`whole`),
+    and their busy time (devices: useful; hosts: outside MPI) as `total`, `mean`, `greatest`, and
+    the mean of the best node.
     """
     busy = "useful_ns" if members == "devices" else "outside_mpi_ns"
     nodes = rows.group_by({*by, "node"}).agg(mean=pl.col(busy).mean())

@@ -1,4 +1,4 @@
-"""Measure how long devices and host threads are useful, for efficiencies: in the whole job, in its
+"""Measure the useful time of devices and host threads, for efficiencies: in the whole job, in its
 steady state, in each iteration, and in regions.
 """
 
@@ -48,8 +48,10 @@ UNITS = {"MHz": 1e6, "GHz": 1e9}
 def measure_device(
     unit: DeviceGroup, device: int, regions: Sequence[Region]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yield the times of a device: rows of PART, elapsed_ns and times of BUSY (ns). For the steady state and
-    its iterations, work counts where it runs in them: ranks are in different iterations at a time.
+    """Yield the times of a device, as rows of PART with elapsed_ns and the times in BUSY (ns).
+
+    For the steady state and its iterations, work counts in the iteration in which it runs on its
+    rank, because ranks are in different iterations at one time.
     """
     uses = {f"{name}_ns": what for name, what in BUSY.items()} | {"useful_ns": unit.useful}
 
@@ -73,7 +75,7 @@ def measure_device(
 
 
 def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Spans]:
-    """Return the time of the whole job and of its steady state by PART."""
+    """Return PART -> the time of the whole job or of its steady state."""
     steady = {(STEADY, 0): unit.options.covered_steady} if unit.options.steady else {}
     return {(WHOLE_JOB, 0): whole, **steady}
 
@@ -81,8 +83,8 @@ def _list_windows(unit: DeviceGroup, whole: Spans) -> dict[tuple[str, int], Span
 def _measure_parts(
     unit: DeviceGroup, windows: Mapping[tuple[str, int], Spans], sets: Mapping[str, Spans]
 ) -> dict[str, list[Any]]:
-    """Measure how much of each set of times is in each window (by PART); for the steady state also in each
-    iteration (ns).
+    """Return how much of each set of times is in each window (by PART) and, for the steady state,
+    in each iteration (ns).
     """
     steady = unit.options.steady if (STEADY, 0) in windows else None
     edges = steady.edges if steady else np.zeros(1, np.int64)
@@ -98,9 +100,9 @@ def _measure_parts(
 
 
 def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]:
-    """Yield figures of sampled metrics while a device computes in the steady state: instructions of an SM,
-    cycles of its clock, the covered time (ns), and useful_ns; nothing without samples, or if they cover only
-    part of that time.
+    """Yield sums of sampled metrics while a device computes in the steady state: instructions per
+    SM, clock cycles, the covered time (ns), and useful_ns. Yield nothing without samples, or if
+    they cover only part of that time.
     """
     if not unit.has("gpu_metric") or unit.options.steady is None:
         return
@@ -138,9 +140,11 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
 def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yield the times of each counted host thread of a task, and of the thread that executes each region in
-    it: rows of PART, elapsed_ns, outside_mpi_ns and useful_ns, running_ns (on a CPU) out of known_ns of that,
-    begin_ns and end_ns of the part, and times of OpenMP.
+    """Yield the times of each host thread of a task that counts, and of the thread that executes
+    each region.
+
+    Rows of PART contain elapsed_ns, outside_mpi_ns, useful_ns, running_ns (on a CPU) out of
+    known_ns, begin_ns and end_ns of the part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
@@ -184,8 +188,8 @@ def measure_hosts(
 
 
 def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> dict[str, int]:
-    """Measure the OpenMP activities of the threads of a process within some time of its main thread (ns);
-    nothing if OpenMP, or all its synchronization, was not recorded.
+    """Return the time of OpenMP activities of a process's threads within some time of its main
+    thread (ns). Return nothing if OpenMP, or its synchronization, was not recorded completely.
     """
     main_rows = unit.reader.rows.main_rows
     tasks = {
@@ -223,8 +227,9 @@ def _measure_openmp(unit: DeviceGroup, task: int, main: int, outside: Spans) -> 
 
 
 def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions: Spans) -> Spans:
-    """Return the spans in which a thread synchronizes in a parallel region, each ending at the end of that
-    region at the latest: a thread leaves the last barrier of a region only when the next one begins.
+    """Return the spans in which a thread synchronizes in a parallel region. Each ends with its
+    region at the latest, because a thread leaves the last barrier of a region only when the next
+    region begins.
     """
     events = [unit.select_events(one, [thread]) for one in layouts if unit.has(one)]
     begin, end = (
@@ -240,7 +245,9 @@ def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions:
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges of one unit in the steady state, or in the whole job without one."""
+    """NVTX ranges of one unit with figures of their own, in the steady state, or in the whole job
+    without one.
+    """
 
     #: Index among the requested ones; group of NVTX names if all are requested.
     key: int
@@ -251,7 +258,7 @@ class Region(Struct, frozen=True):
 
 
 def list_regions(unit: DeviceGroup) -> Iterator[Region]:
-    """Yield the regions of a unit that have figures and were executed."""
+    """Yield the regions of a unit that were requested and executed."""
     asked = unit.options.regions
     if not asked:
         return
@@ -286,8 +293,8 @@ def list_regions(unit: DeviceGroup) -> Iterator[Region]:
 
 
 def _assign_work(unit: DeviceGroup, executions: pl.DataFrame) -> np.ndarray:
-    """Return the execution in which each row of `work` was launched: on its own thread, otherwise on the
-    thread of its process with the most time in executions, or -1.
+    """Return the execution in which each row of `work` was launched, or -1: on its own thread,
+    otherwise on the thread of its process with the most time in executions.
     """
     thread, begin, end = to_arrays(executions, "thread", "begin", "end")
     stands_for = np.full(len(unit.task_of), -1)

@@ -1,8 +1,8 @@
-"""Find the activities of host threads in some time, and the data that is not recorded.
+"""Find the activities of host threads in a set of times, and the data that was not recorded.
 
-Only recorded activity counts. CPU samples outside the profiler's libraries, or thread states, show that a
-thread computes; these or OS runtime calls show that it waits. OS runtime calls within a CUDA API call or MPI
-call belong to that call.
+Only recorded activity counts. CPU samples outside the profiler's libraries, or thread states, show
+that a thread computes. These or OS runtime calls show that it waits. OS runtime calls within a CUDA
+API call or MPI call belong to that call.
 """
 
 from __future__ import annotations
@@ -86,10 +86,12 @@ TOLD_BY: dict[str, Collection[str]] = {
 def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
-    """Yield the spans of some covered time in which a thread is in each of PARTS; the first part that applies
-    wins. Of many spans the time is handled piece by piece, so a part may be yielded several times. others: NCCL calls that the
-    thread waits for, and CUDA calls (BESIDE) by other threads of its process while it neither computes nor
-    does I/O.
+    """Yield (part, spans) for a set of covered times: the spans in which a thread is in each of
+    PARTS. If several parts apply, the first one counts.
+
+    Many spans are processed piece by piece, so a part may be yielded several times. others: include
+    NCCL calls for which the thread waits, and CUDA calls (BESIDE) of other threads of its process
+    while it neither computes nor does I/O.
     """
     key = ("host parts", thread, others)
     found = unit.remember(key, lambda: _find_candidates(unit, thread, others))
@@ -104,7 +106,9 @@ def find_host_parts(
 
 
 def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple[str, Spans]]:
-    """Return the spans in which a thread may be in each of PARTS, as input of :func:`find_host_parts`."""
+    """Return (part, spans) for the spans in which a thread may be in each of PARTS, as input of
+    :func:`find_host_parts`.
+    """
     runs, off_cpu, ended, away = find_states(unit, thread)
     is_compiler = pl.col("module").is_in(list(unit.options.compilers))
     found = (
@@ -124,7 +128,7 @@ def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple
 
 
 def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
-    """Sum the time a thread spends in each of PARTS (ns), from the spans of :func:`find_host_parts`."""
+    """Return part -> time (ns) from the result of :func:`find_host_parts`."""
     parts = dict.fromkeys(PARTS, 0)
     for part, spans in found:
         parts["cuda" if part == BESIDE else part] += spans.length
@@ -132,8 +136,8 @@ def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
 
 
 def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple[str, Spans]]:
-    """Yield the spans of some time in which a task's main thread is in each of PARTS, and in the CUDA API
-    calls that wait for GPUs (WAITING).
+    """Yield (part, spans) for a task's main thread in a set of times: each of PARTS, and the CUDA
+    API calls that wait for GPUs (WAITING).
     """
     task = unit.find_host(task)
     if task not in unit.tasks:
@@ -150,10 +154,11 @@ def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple
 
 
 def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
-    """Return the spans in which a thread lives, by its states, after the last call, sample or NVTX range of
-    any thread of its task: the process exits. Return none if that is unknown, because neither CPU samples nor
-    OS runtime calls, which a process makes as long as it lives, are recorded, and the profiler writes no
-    pending data at the end.
+    """Return the spans in which a thread exists, by its states, after the last call, sample or NVTX
+    range of any thread of its task: the process is exiting.
+
+    Return nothing if this is unknown: neither CPU samples nor OS runtime calls are recorded, which
+    a process makes as long as it exists, and the profiler writes no pending data at the end.
     """
     if not len(lives):
         return EMPTY
@@ -179,7 +184,7 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
-    """Return the spans in which a thread computes, by its states and CPU samples."""
+    """Return the spans in which a thread computes, according to its states and CPU samples."""
     return unit.remember(
         ("computing", thread),
         lambda: unite(find_states(unit, thread)[0], find_sampled_spans(unit, thread)),
@@ -187,15 +192,16 @@ def _find_computing(unit: DeviceGroup, thread: int) -> Spans:
 
 
 def _find_others(unit: DeviceGroup, thread: int, layout: str) -> Spans:
-    """Return the spans in which other threads of a thread's process are in calls of a layout while it
-    computes nothing."""
+    """Return the spans in which other threads of a process are in calls of a layout while the given
+    thread does not compute.
+    """
     others = [one for one in unit.list_rows(unit.task_of[thread]) if one != thread]
     others = unit.find_thread_spans(others, layout)
     return others - _find_computing(unit, thread)
 
 
 def _find_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
-    """Return the spans of a thread in each of PARTS that includes nested OS runtime calls."""
+    """Return part -> spans of a thread, for those of PARTS that include nested OS runtime calls."""
     return unit.remember(("before system", thread), lambda: _list_before_system(unit, thread))
 
 
@@ -216,8 +222,8 @@ def _list_before_system(unit: DeviceGroup, thread: int) -> dict[str, Spans]:
 
 
 def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
-    """Return the spans of profiler overhead on a thread, in its calls and between them. Overhead rows within
-    which the thread makes a whole call do not count.
+    """Return the spans of profiler overhead on a thread, in its calls and between them. Overhead
+    rows that contain a whole call of the thread do not count.
     """
     if not unit.has("profiler_overhead"):
         return EMPTY
@@ -234,13 +240,16 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
-    """Return part -> time (ns) of all hosts; empty without hosts. hosts: a column of each part."""
+    """Return part -> time (ns) over all hosts; empty without hosts. hosts: with a column for each
+    part.
+    """
     return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
 
 
 def describe_unrecorded(frames: Frames, context: Context) -> str:
-    """Return the options that would record more about hosts, and NVTX ranges if there are none:
-    `--trace=osrt --sample=process-tree and NVTX ranges`. frames: `unrecorded`, as findings.py collects it.
+    """Return a text with the options that would record more about hosts, and with NVTX ranges if
+    there are none: `--trace=osrt --sample=process-tree and NVTX ranges`. frames: `unrecorded`, as
+    findings.py collects it.
     """
     what = frames["unrecorded"]["what"].unique(maintain_order=True)
     ranges = [] if {"nvtx_pushpop", "nvtx_startend"} & context.reader.layouts else ["NVTX ranges"]
@@ -249,14 +258,17 @@ def describe_unrecorded(frames: Frames, context: Context) -> str:
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
-    """Return unrecorded data that would show more about hosts: keys of TOLD_BY."""
+    """Return the keys of TOLD_BY for data that was not recorded and that would show more about
+    hosts.
+    """
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
     return [one for one in lacking if unit.spans_of_work or one != "CUDA API calls"]
 
 
 def choose_thread(unit: DeviceGroup, task: int) -> int:
-    """Return the main thread of a task, or, if that makes no CUDA or MPI call, the thread with the most time
-    in such calls; without such calls the one with the most NVTX ranges, CPU samples or OS runtime calls.
+    """Return the main thread of a task. If it makes no CUDA or MPI calls, return the thread with
+    the most time in such calls; without such calls, the thread with the most NVTX ranges, CPU
+    samples or OS runtime calls.
     """
     main = unit.find_main_thread(task)
     layouts = ("cuda_api", *filter(unit.has, MPI_LAYOUTS))
@@ -275,7 +287,7 @@ def choose_thread(unit: DeviceGroup, task: int) -> int:
 
 
 def find_outside_calls(unit: DeviceGroup, thread: int, time: Spans) -> Spans:
-    """Return the part of some time in which a thread is in no call of CUDA or MPI."""
+    """Return the part of a set of times in which a thread is outside CUDA and MPI calls."""
     return time - unit.find_thread_spans([thread], "cuda_api", *MPI_LAYOUTS)
 
 
@@ -287,11 +299,13 @@ def list_activities(
     found: Sequence[Sequence[tuple[str, Spans]]],
     others: bool = False,
 ) -> dict[str, np.ndarray | list[str]]:
-    """Return the activities of a thread in each of some times (`at`, ascending) by name: `part` (of PARTS,
-    `range` or `where`), `names` (a name set, `range` or `place`), `name` (value, group or place), `time`,
-    `longest` (ns), and whether the longest one initializes CUDA (`first`). A call counts where its part does
-    (:func:`find_host_parts`); CUDA API calls inside MPI calls count as MPI. ranges: of these times, from
-    :func:`sum_ranges`. found, others: the result and the argument of find_host_parts for these times.
+    """Return the activities of a thread in each of several sets of times.
+
+    Columns: `at` (index of the set, sorted), `part` (of PARTS, `range` or `where`), `names` (a name
+    set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether
+    the longest one initializes CUDA (`first`). A call counts in the same time as its part
+    (:func:`find_host_parts`); CUDA API calls inside MPI calls count as MPI. ranges: of these times,
+    from :func:`sum_ranges`. found, others: result and argument of find_host_parts for these times.
     """
     sources: dict[tuple[str, str], int] = {}
     columns = [np.zeros((len(ROW_COLUMNS), 0), np.int64)]
@@ -357,8 +371,8 @@ def list_activities(
 
 
 def sum_times(rows: Mapping[str, np.ndarray], *by: str) -> dict[str, np.ndarray]:
-    """Sum `time` by some columns, in the order of their first rows, with the `longest` one and its other
-    columns (int64).
+    """Sum `time` by some columns, in the order of their first rows. Keep the `longest` and the
+    other columns of its row (int64).
     """
     first, codes = number_as_met(*(rows[name] for name in by))
     sums, longest = np.zeros(len(first), np.int64), rows["longest"][first]
@@ -374,9 +388,11 @@ def sum_times(rows: Mapping[str, np.ndarray], *by: str) -> dict[str, np.ndarray]
 
 
 def _find_set_up(unit: DeviceGroup, task: int) -> int:
-    """Return the begin of the first CUDA API call in a process that takes SET_UP and may initialize CUDA: no
-    GPU works before it, and no earlier call shows that CUDA was initialized, unless it is a launch; otherwise
-    -2.
+    """Return the start of the first CUDA API call in a process that takes SET_UP and may initialize
+    CUDA; otherwise -2.
+
+    No GPU works before it, and no earlier call shows that CUDA was initialized, unless the call is
+    a launch.
     """
     needs, launches, uses = (pl.col("call").is_in(list(one)) for one in unit.options.set_up_calls)
     calls = unit.select_events("cuda_api", unit.list_rows(task))
@@ -390,9 +406,11 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
 
 
 def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, np.ndarray]]:
-    """Measure how much of each of some times is in each NVTX range of a thread (start/end ranges if it has no
-    others) and in no range within it: `group` of names according to the options, `time` (ns). Also count the
-    ranges from the begin of the time to its end (`count`), and sum their durations (`lasts`, ns).
+    """Return for each set of times how long a thread is in each NVTX range and in no range nested
+    in it (start/end ranges if it has no others).
+
+    Columns: `group` of names according to the options, `time` (ns), the number of ranges from the
+    start of the time to its end (`count`), and the sum of their durations (`lasts`, ns).
     """
     for layout in RANGES:
         columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
@@ -420,12 +438,16 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, 
 
 
 def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
-    """Return the GPU models with features that others are missing. lacking: keys of NAMES for these."""
+    """Return the GPU models that have features which other models lack. lacking: keys of NAMES for
+    the models that lack them.
+    """
     return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
 
 
 def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
-    """Return the values with names that match a pattern. labels: value and label; key: of NAMES."""
+    """Return the values with names that match a pattern. labels: value and label. key: of the
+    pattern in NAMES.
+    """
     is_found = re.compile(NAMES[key]).search
     return tuple(value for value, label in labels.rows() if is_found(label))
 
@@ -433,9 +455,9 @@ def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
 def compare_with_others(
     frame: pl.DataFrame, name: str, tasks: Sequence[int]
 ) -> list[tuple[int, float, float, float]]:
-    """Return the values for which some tasks have more time than the other tasks: (value of `name`, their
-    mean, the others' median, the others' maximum), ns, the greatest difference first. frame: task, `name`,
-    time.
+    """Return the values for which some tasks have more time than others, as (value of `name`, their
+    mean, the others' median, the others' maximum) in ns, the largest difference first. frame: task,
+    `name`, time.
     """
     is_own = pl.col("task").is_in(list(tasks))
     others = frame["task"].n_unique() - len(tasks)
@@ -455,8 +477,8 @@ def compare_with_others(
 def describe_parts(
     parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
 ) -> str:
-    """Describe the host activity: `62% computing, 30% in file or network I/O`. named: part -> its longest
-    item, such as ` (read 2 ms)`.
+    """Return a text about host activity: `62% computing, 30% in file or network I/O`. named: part
+    -> its longest item, such as ` (read 2 ms)`.
     """
     whole = sum(parts.values())
     if not whole:
@@ -478,8 +500,8 @@ def collect_overhead(unit: DeviceGroup) -> Iterator[pl.DataFrame]:
 
 
 def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return the host calls and pauses with profiler overhead on the same thread: edges, ascending, and the
-    overhead (ns). overhead: from :func:`collect_overhead`.
+    """Return the edges of host calls and pauses with profiler overhead on the same thread (sorted),
+    and the overhead (ns). overhead: from :func:`collect_overhead`.
     """
     return measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), overhead)
 
@@ -487,8 +509,8 @@ def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, n
 def measure_edges(
     replay: Replay, edges: np.ndarray, overhead: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges during which something happens on the thread they lead to, ascending, and for how long
-    (ns, at most their weight). overhead: `thread`, `begin`, `end` of these events.
+    """Return the sorted edges during which given events happen on their target's thread, and for
+    how long (ns, at most their weight). overhead: `thread`, `begin`, `end` of these events.
     """
     if not overhead.height:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)

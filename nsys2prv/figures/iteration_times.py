@@ -1,7 +1,8 @@
-"""Measure how a GPU spends an iteration of the steady state (computing, exposed communication, exposed
-copies, idle): median, minimum, maximum. Also sum the steps of serving by phase (prefill, decode, mixed), as
-vLLM, SGLang and TensorRT-LLM name them in NVTX ranges: requests, tokens, and durations of steps by number of
-requests.
+"""Measure how a GPU spends an iteration of the steady state (computing, exposed communication,
+exposed copies, idle): median, minimum, maximum.
+
+Also sum the steps of serving by phase (prefill, decode, mixed), as vLLM, SGLang and TensorRT-LLM
+name them in NVTX ranges: requests, tokens, and durations of steps by number of requests.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _FACTS = ("range", "phase", "requests", "tokens")
 
 
 def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
-    """Return the job's startup, steady state and shutdown, as far as recorded: `phase`, `begin_ns`,
-    `time_ns`, `time_share` of the job (length: ns), and for the steady state its `iterations` and the
-    `activity` that identified them.
+    """Return startup, steady state and shutdown of a job, as far as recorded.
+
+    Columns: `phase`, `begin_ns`, `time_ns`, `time_share` (of the job); for the steady state also
+    `iterations` and the `activity` by which they were identified. length: of the job (ns).
     """
     edges = covered.find_hull()[0], steady.begin, steady.end, covered.find_hull()[1]
     phases = pl.DataFrame(
@@ -64,7 +66,7 @@ def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect how the devices spend each iteration of the steady state (ns, added up)."""
+    """Yield how the devices spend each iteration of the steady state (ns, summed)."""
     steady = unit.options.steady
     if steady is None or not unit.known_devices:
         return
@@ -85,7 +87,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the iterations of the steady state, and their typical values."""
+    """Add tables of the iterations of the steady state, and of their typical values."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is not None and not parts.height:
         result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
@@ -114,7 +116,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _summarize(each: pl.DataFrame) -> pl.DataFrame:
-    """Return the median, minimum and maximum of each part, and the iterations with these values."""
+    """Return median, minimum and maximum of each part, and the iterations with these values."""
     return pl.DataFrame(
         [
             {
@@ -132,8 +134,8 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
 
 
 def collect_serving(unit: DeviceGroup) -> Collected:
-    """Collect the steps of serving (`steps`): task, begin, end, fields of their texts, and the GPU time of
-    the work launched within them, separately for kernels.
+    """Yield the steps of serving (`steps`): task, begin, end, fields of their texts, and the GPU
+    time of the work launched in them, with kernels separately.
     """
     if not unit.reader.has_column("nvtx_pushpop", "phase", unit.number):
         return
@@ -161,7 +163,7 @@ def collect_serving(unit: DeviceGroup) -> Collected:
 
 
 def conclude_serving(frames: Frames, context: Context, result: Result) -> None:
-    """Add phases, and durations of their steps by number of requests."""
+    """Add tables of phases, and of durations of their steps by number of requests."""
     steps = frames["steps"]
     if not steps.height:
         result.missing.append(

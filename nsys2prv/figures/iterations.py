@@ -1,11 +1,12 @@
-"""Find the steady state: the time in which a job repeats itself, its iterations without the first, from the
-moment that all ranks take part. It is the focus of efficiencies and findings.
+"""Find the steady state: the time in which a job repeats itself. It consists of all iterations
+except the first, from the time when all ranks take part. Efficiencies and findings cover it.
 
-Iterations are NVTX ranges chosen by the user, or ranges of one name that repeat (process_events.py). Only a
-few tasks are searched for that name, because all tasks do the same; each task uses the thread with the most
-time in such ranges. Hosts run ahead of their devices: an iteration begins when work launched before it has
-ended on the devices, and ends when work launched in it has ended. Without such ranges, iterations are periods
-of the sequence of kernels of a device, or of MPI calls (repeats.py), that a few tasks have in common.
+Iterations are NVTX ranges chosen by the user, or ranges of one name that repeat
+(process_events.py). Only a few tasks are searched for that name, because all tasks do the same;
+each task uses the thread with the most time in such ranges. Hosts run ahead of their devices. On
+devices, an iteration begins when work launched before it has ended, and ends when work launched in
+it has ended. Without such ranges, iterations are periods in the sequence of kernels of a device, or
+of MPI calls (repeats.py), that a few tasks have in common.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def find_steady_state(
     list_all: Callable[[NamePattern], pl.DataFrame],
     show: Callable[[str], str] = str,
 ) -> tuple[Steady, pl.DataFrame] | None:
-    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), or None for a
-    job that does not repeat itself.
+    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), or
+    None if the job does not repeat itself.
 
-    labels: value and label of NVTX names. pattern: matches the names of ranges that are the iterations, "" to
-    find them. covered: time covered by the reports of all tasks; nothing is known between two captures.
-    list_all: returns the result of :func:`list_task_iterations` for all units. show: formats a name. Raises
-    UsageError if no range matches the pattern.
+    labels: value and label of NVTX names. pattern: glob pattern of the ranges that are iterations,
+    "" to detect them. covered: time that the reports of all tasks cover; nothing is known between
+    two captures. list_all: function that returns the result of :func:`list_task_iterations` for all
+    units. show: formats a name. Raises UsageError if no range matches the pattern.
     """
     if pattern:
         names, found_by = NamePattern.from_glob(pattern, labels), f"NVTX ranges {show(pattern)}"
@@ -113,8 +114,8 @@ def find_steady_state(
 
 
 def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[slice, bool]:
-    """Return the iterations that a cut leaves whole, or all of them if none is whole; and whether the first
-    of them may be the job's first.
+    """Return the iterations that a cut leaves complete (all iterations if none is complete), and
+    whether the first of them may be the first of the job.
     """
     first, last, edges = 0, len(ends), reader.edges
     if edges is not None and edges.before:
@@ -129,9 +130,11 @@ def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[s
 
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
-    """Return the ranges of a unit with matching names, for each task on the thread with the most time in
-    them: columns ITERATION_COLUMNS, numbered by their begins, and the `number` in their names. Nested ranges
-    do not count.
+    """Return the ranges of a unit with matching names, for each task on the thread with the most
+    time in them.
+
+    Columns: ITERATION_COLUMNS, numbered by start, and the `number` in the names. Nested ranges do
+    not count.
     """
     ranges = read_ranges(unit, names)
     longest = find_longest_threads(ranges)
@@ -168,8 +171,8 @@ def _add_work_beyond(
     sides: Mapping[str, np.ndarray],
     reached: Mapping[str, np.ndarray],
 ) -> None:
-    """Account for work that a cut separates from its launch, or leaves out. task: of each range, with sides
-    in its host's times; reached: end of the work launched before these.
+    """Account for work that a cut separates from its launch, or removes. task: of each range.
+    sides: in its host's times. reached: end of the work launched before these.
     """
     if (edges := unit.reader.edges) is None:
         return
@@ -183,8 +186,9 @@ def _add_work_beyond(
 
 
 def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataFrame:
-    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: only matching
-    ranges."""
+    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: return only
+    matching ranges.
+    """
 
     def match(columns: Mapping[str, np.ndarray]) -> np.ndarray:
         return names.find_matches(columns["range"], columns["number"])
@@ -197,7 +201,7 @@ def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataF
 
 
 def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return for each task the thread that is longest in its ranges: task, thread."""
+    """Return for each task the thread with the most time in its ranges: task, thread."""
     lasts = DURATION.sum()
     threads = ranges.lazy().group_by("task", "thread").agg(lasts=lasts)
     threads = threads.sort("lasts", "thread", descending=[True, False])
@@ -205,7 +209,7 @@ def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of each thread that are inside no other, by thread and begin."""
+    """Return the outermost ranges of each thread, sorted by thread and start."""
     ordered = ranges.lazy().sort("thread", "begin", "end", descending=[False, False, True])
     reached = pl.col("end").cum_max().shift(1).over("thread")
     return ordered.filter(reached.is_null() | (pl.col("begin") >= reached)).collect()
@@ -214,8 +218,8 @@ def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
 def _join_tasks(
     of_tasks: pl.DataFrame, found_by: str, is_cut: bool, most_apart: float = np.inf
 ) -> _Found | None:
-    """Return the iterations in which all tasks with iterations take part, or None if tasks are further apart
-    in iterations, on average. is_cut: whether the iterations come from a part of a job.
+    """Return the iterations in which all tasks that have iterations take part; None if tasks are
+    further apart on average than `most_apart` iterations. is_cut: the job is part of a longer one.
     """
     if not of_tasks.height:
         return None
@@ -250,7 +254,9 @@ def _join_tasks(
 
 
 def _count_warm_up(lengths: np.ndarray, is_first: bool = True) -> int:
-    """Count the warm-up iterations at the beginning. is_first: whether the first may be the job's first."""
+    """Return the number of warm-up iterations at the start. is_first: the first iteration may be
+    the first of the job.
+    """
     first = 0
     while first < len(lengths) and lengths[first] > WARM * np.median(lengths[first:]):
         first += 1

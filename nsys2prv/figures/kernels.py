@@ -1,6 +1,8 @@
-"""Analyze kernels by name and class, and sampled metrics of GPUs, network and other devices, as step
-functions of time: means while kernels run, by device, and maps over time; and metrics of GPUs that work for
-others while this job does not use them.
+"""Analyze kernels by name and class, and sampled metrics of GPUs, network and other devices as step
+functions of time.
+
+Metrics are averaged while kernels run and by device, and mapped over time. Metrics also show GPUs
+that work for other programs while this job does not use them.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ BINS, MOST_DISTRIBUTIONS = 24, 60
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect durations of kernels by task, and metrics while kernels run."""
+    """Yield durations of kernels by task, and metrics while kernels run."""
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
@@ -68,7 +70,9 @@ def measure_kernels(
     by: list[str],
     metrics: Mapping[str, str] = METRICS,
 ) -> Collected:
-    """Collect the metrics of GPUs while their kernels run (`measured`), as :func:`_sum_metrics` returns them."""
+    """Yield the metrics of GPUs while their kernels run (`measured`), in the form of
+    :func:`_sum_metrics`.
+    """
     for samples in unit.reader.read_samples("gpu_metric", unit.number):
         on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
         yield "measured", _sum_metrics(on_device, samples, by, metrics)
@@ -77,8 +81,10 @@ def measure_kernels(
 def _sum_metrics(
     kernels: pl.DataFrame, samples: Samples, by: list[str], metrics: Mapping[str, str]
 ) -> pl.DataFrame:
-    """Return sums of metrics (% ns) over the kernels of a device that last FEWEST_SAMPLES, and the time (ns)
-    in which they are known (their names with `_sum` and `_known`), by some columns. metrics: name -> label.
+    """Return sums of metrics (% ns) over the kernels of a device that last at least FEWEST_SAMPLES
+    samples, and the time (ns) in which they are known.
+
+    Columns: `by`, and for each metric its name with `_sum` and `_known`. metrics: name -> label.
     """
     begin, end = to_arrays(kernels, "begin", "end")
     period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
@@ -95,7 +101,7 @@ def _sum_metrics(
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of kernels, of their classes, and of Tensor Cores."""
+    """Add tables of kernels, their classes, and Tensor Cores."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:
@@ -126,8 +132,8 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 def _compute_figures(
     groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
 ) -> pl.DataFrame:
-    """Return statistics of spilled groups by some of their columns, greatest time first, and means of the
-    metrics over the kernels' time, as shares. measured: from :func:`_sum_metrics`, or empty.
+    """Return statistics of spilled groups by some of their columns, the largest time first, and
+    mean metrics over the kernels' time as shares. measured: from :func:`_sum_metrics`, or empty.
     """
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
     # The greatest time of a task over the mean of all.
@@ -148,7 +154,7 @@ def _compute_figures(
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return classes and Tensor Cores as texts; class 0 is that of graphs."""
+    """Return classes and Tensor Core use as texts. Class 0 means graphs."""
     kinds = label_values("class", "kernel_class", "Other")
     graph = pl.when(pl.col("class") == 0).then(pl.lit("CUDA graph"))
     rows = rows.with_columns(graph.otherwise(kinds).alias("class"))
@@ -175,8 +181,8 @@ COVER_BEFORE = ("gpu_metric",)
 
 
 class Steps(Struct, frozen=True):
-    """A step function: values[k] applies from edges[k] to edges[k + 1] (ns), if known[k]. It is unknown
-    elsewhere, with value 0.
+    """A step function: values[k] applies from edges[k] to edges[k + 1] (ns) if known[k]. Elsewhere
+    it is unknown, and stored as 0.
     """
 
     #: Times at which the value may change (ns), one more than values.
@@ -187,8 +193,8 @@ class Steps(Struct, frozen=True):
     known: np.ndarray
 
     def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the integral of the value over the known part of each [begin, end), and the length of
-        that part (ns).
+        """Return the integral over the known part of each [begin, end), and the length of that part
+        (ns).
         """
         last, first = self._integrate_until(end), self._integrate_until(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
@@ -207,7 +213,7 @@ class Steps(Struct, frozen=True):
 
 
 def make_steps(samples: Samples, metric: int) -> Steps:
-    """Return one metric of a device, from the instants that have a value."""
+    """Return one metric of a device as a step function, from the times that have a value."""
     column = samples.values[:, metric]
     has_value = ~np.isnan(column)
     time, column = samples.time[has_value], column[has_value]
@@ -220,7 +226,7 @@ REGULAR, IRREGULAR = ("gpu_metric", "network_metric"), ("generic_counter", "memo
 
 
 def collect_metrics(unit: DeviceGroup) -> Collected:
-    """Collect figures of each metric of each device, and its means in bins of time."""
+    """Yield statistics of each metric of each device, and its means in bins of time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
     for samples in unit.read_samples(*REGULAR, *IRREGULAR):
@@ -234,8 +240,8 @@ def collect_metrics(unit: DeviceGroup) -> Collected:
 def _summarize_steps(
     steps: Steps, samples: Samples, metric: int, span: tuple[int, int] | None = None
 ) -> pl.DataFrame:
-    """Return figures of one metric of a device, in a row: since when and until when it is known, and of a
-    span, all of that by default.
+    """Return statistics of one metric of a device as a row: when it is first and last known, and
+    values over a span (default: all of this time).
     """
     begins, ends = steps.edges[:-1], steps.edges[1:]
     since, until = int(begins[steps.known][0]), int(ends[steps.known][-1])
@@ -260,8 +266,8 @@ def _summarize_steps(
 
 
 def _compare_together(means: pl.DataFrame, context: Context, result: Result) -> pl.DataFrame:
-    """Return the figures of devices (:func:`_summarize_steps`) over the time they have in common, without
-    devices that were sampled for much less; notes name them.
+    """Return the statistics of devices (:func:`_summarize_steps`) over the time that all have in
+    common. Devices that were sampled for much less time are excluded; notes name them.
     """
     keys, is_regular = ["layout", "metric"], pl.col("layout").is_in(REGULAR)
     enough = pl.col("known") >= LEAST_SAMPLED * pl.col("known").max().over(keys)
@@ -304,7 +310,7 @@ def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) 
 
 
 def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
-    """Add the means of metrics, and their maps over time."""
+    """Add tables of mean metrics, and maps of metrics over time."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
@@ -348,8 +354,8 @@ OF_OTHERS = {
 def measure_other_work(
     unit: DeviceGroup, device: int, times: Mapping[str, Spans]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the mean activity of a device in each of some times in which the job does not use it: device,
-    when, metric, active (a share), in a row.
+    """Yield the mean activity of a device in each of several sets of times in which the job does
+    not use it, as rows: device, when, metric, active (a share).
     """
     if not unit.has("gpu_metric"):
         return
@@ -371,21 +377,21 @@ def measure_other_work(
 
 
 def select_other_work(frames: Frames) -> pl.DataFrame:
-    """Return the rows of measure_other_work in which GPUs work for others."""
+    """Return the rows of measure_other_work in which GPUs work for other programs."""
     rows = frames["other_work"]
     return rows.filter(pl.col("active") >= LEAST_ACTIVE) if rows.height else rows
 
 
 def is_shared(frames: Frames) -> bool:
-    """Return whether a GPU works for others between this job's first and last work on it, or in its steady
-    state: then it does not wait for the host.
+    """Return True if a GPU works for other programs between this job's first and last work on it,
+    or in its steady state. It then does not wait for the host.
     """
     rows = select_other_work(frames)
     return bool(rows.height) and "idle" in rows["when"]
 
 
 def describe_other_work(frames: Frames, context: Context) -> str:
-    """Return a sentence on the GPU that works most for others, or ""."""
+    """Return a sentence about the GPU that works most for other programs, or ""."""
     rows = select_other_work(frames)
     if not rows.height:
         return ""

@@ -1,5 +1,5 @@
-"""Sum the communication and waiting of a job by its parallel groups (tensor, data, pipeline, expert), which
-:mod:`~nsys2prv.match.groups` finds and names.
+"""Sum the communication and waits of a job by its parallel groups (tensor, data, pipeline, expert),
+which :mod:`~nsys2prv.match.groups` finds and names.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST_GROUPS = 4
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect sums of the NCCL kernels of the steady state (`kernels`, as `sum_kernels` of groups.py returns
-    them).
+    """Yield sums of the NCCL kernels in the steady state (`kernels`, as `sum_kernels` in groups.py
+    returns them).
     """
     span = unit.options.get_steady_span(unit.duration)
 
@@ -31,8 +31,8 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
-    """Return the parallel groups of a job, None if its ranks are not known. kernels: as :func:`collect`
-    yields them.
+    """Return the parallel groups of a job, or None if its ranks are unknown. kernels: from
+    :func:`collect`.
     """
     ranks, steady = number_ranks(kernels, context.tasks), context.options.steady
     if not ranks:
@@ -43,7 +43,7 @@ def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
 
 
 def conclude(_: Frames, context: Context, result: Result) -> None:
-    """Add the dimensions of a job, the communication in each, and each rank's place in them."""
+    """Add tables of a job's dimensions, the communication in each, and each rank's place in them."""
     mesh = context.get_mesh()
     if mesh is None:
         result.missing.append(f"parallel groups: {context.explain_absence(('nccl_kernel',))}")
@@ -64,13 +64,13 @@ def _select_kernels(mesh: Mesh, dimension: Dimension) -> pl.DataFrame:
 
 
 def _sum_waits(name: str) -> pl.Expr:
-    """Return the sum of waits, null if too many kernels have unknown waits."""
+    """Return an expression for the sum of waits; null if too many kernels have unknown waits."""
     is_known = pl.col("matched").sum() >= MATCHED * pl.col("count").sum()
     return pl.when(is_known).then(pl.col(name).sum())
 
 
 def sum_by_rank(mesh: Mesh, context: Context) -> pl.DataFrame:
-    """Sum each rank's exposed communication in each dimension, and the wait time in it."""
+    """Return each rank's exposed communication and wait time in each dimension."""
     rows = context.tasks.filter(pl.col("task").is_in(list(mesh.ranks))).select("task")
     rows = mesh.add_places(rows)
     taken: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def sum_by_rank(mesh: Mesh, context: Context) -> pl.DataFrame:
 
 
 def _sum_by_dimension(mesh: Mesh, context: Context) -> pl.DataFrame:
-    """Sum the communication and wait time of each dimension in the steady state."""
+    """Return the communication and wait time of each dimension in the steady state."""
     rows = []
     for one in mesh.dimensions:
         own = _select_kernels(mesh, one)

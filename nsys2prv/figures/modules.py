@@ -1,16 +1,16 @@
-"""Sum the GPU work by the modules that launched it, as a tree: model, block, attention, projection.
+"""Sum GPU work by the modules that launched it, as a tree: model, block, attention, projection.
 
-Modules are the NVTX push/pop ranges of frameworks and users: dotted names (hooks of vLLM, SGLang and
-TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass, between which the
-module runs, XLA modules, and any other nested ranges. Ranges around whole models, such as steps, are left
-out. Numbers are removed from names, so that the layers of a model form one branch; layers are compared with
-each other and across ranks.
+Modules are the NVTX push/pop ranges of frameworks and users: dotted names (hooks of vLLM, SGLang
+and TensorRT-LLM, `torch.cuda.nvtx`), FSDP's ranges before and after a module's forward pass (the
+module runs between them), XLA modules, and any other nested ranges. Ranges around whole models,
+such as steps, are excluded. Numbers are removed from names, so that the layers of a model form one
+branch; layers are compared with each other and across ranks.
 
-Work belongs to the innermost range that was open when it was launched, or captured into a graph. Operators
-(PyTorch's emit_nvtx) are the leaves of modules, and include everything that runs within them. An operator of
-the backward pass has the sequence number of the operator whose gradient it computes, and belongs to the
-module of that operator: the last one of its process with this number before it. Operators that run forward
-within it recompute activations.
+Work belongs to the innermost range that was open when it was launched, or captured into a graph.
+Operators (PyTorch's emit_nvtx) are the leaves of modules, and include everything that runs within
+them. An operator of the backward pass has the sequence number of the operator whose gradient it
+computes, and belongs to the module of that operator: the last one of its process with this number
+before it. Operators that run forward within it recompute activations.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ _WRAPPER = r"\.(?:_\w*wrapped_module|_orig_mod|module)\b|^(?:module|_orig_mod)\.
 
 
 def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return for each name (`value`, `label`) its `sort`, whether it is `backward`, its `text` and
-    `part`, a number from 0 for each text.
+    """Return for each name (`value`, `label`) its `sort`, whether it is `backward`, its `text`, and
+    its `part`, a number from 0 for each text.
     """
     label = pl.col("label")
     has_operators = labels["label"].str.starts_with("aten::").any()
@@ -133,7 +133,7 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 class Ranges(Struct, frozen=True):
-    """Push/pop ranges by thread, begin, longer first."""
+    """Push/pop ranges, sorted by thread and start, longer ranges first."""
 
     thread: np.ndarray
     begin: np.ndarray
@@ -150,12 +150,16 @@ class Ranges(Struct, frozen=True):
     levels: Sequence[np.ndarray]
 
     def take_above(self, rows: np.ndarray, values: np.ndarray, default: int = -1) -> np.ndarray:
-        """Return a value of the ranges around some."""
+        """Return a value of the enclosing range for each of these ranges. rows: of the ranges.
+        default: for outermost ranges.
+        """
         above = self.parent[rows]
         return np.where(above >= 0, values[above], default)
 
     def spread_up(self, values: np.ndarray) -> np.ndarray:
-        """Return the greatest value (at least 0) of each range and the ranges within it."""
+        """Return for each range the largest value (at least 0) of the range and the ranges within
+        it.
+        """
         found = values.copy()
         for rows in reversed(self.levels):
             rows = rows[(self.parent[rows] >= 0) & (found[rows] > 0)]
@@ -168,7 +172,7 @@ class Ranges(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Places of ranges in the model: rows of ranges, or -1."""
+    """Places of ranges in the model, as rows of ranges, or -1."""
 
     #: The module, the outermost operator within that, and the operator of the backward pass.
     module: np.ndarray
@@ -210,8 +214,8 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
 
 
 def _find_modules(ranges: Ranges) -> np.ndarray:
-    """Return a mask of the ranges that are modules. A range without a dotted name that contains ranges with
-    one is the step or the whole model.
+    """Return a mask of the ranges that are modules. A range without a dotted name that contains
+    ranges with dotted names is a step, or the whole model.
     """
     is_named = ranges.sort == MODULE
     is_other = ranges.sort == OTHER
@@ -220,8 +224,9 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
 
 
 def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
-    """Return the places of ranges in the tree. linked: for operators of the backward pass, the module of the
-    forward pass."""
+    """Return the places of ranges in the tree. linked: module of the forward pass, for operators of
+    the backward pass.
+    """
     count = len(is_module)
     module, operator, node = np.full((3, count), -1, np.int32)
     passes = np.zeros(count, np.int8)
@@ -250,8 +255,8 @@ def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
 
 
 def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
-    """Return the forward-pass module of each operator of the backward pass, -1 for other ranges. of_thread:
-    for each range, the number of its group that shares sequence numbers.
+    """Return the module in the forward pass of each operator in the backward pass; -1 for other
+    ranges. of_thread: for each range, the group of threads that share sequence numbers.
     """
     has_number = ranges.number > 0
     forward = np.flatnonzero(
@@ -273,8 +278,8 @@ def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
 
 
 def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> np.ndarray:
-    """Return for each range the number of its group that shares sequence numbers: its process, and, if
-    several threads of that process have such operators, the GPU used most by its thread.
+    """Return for each range the number of its group that shares sequence numbers: its process and,
+    if several threads of the process have such operators, the GPU that its thread uses most.
     """
     task = unit.task_of[ranges.thread].astype(np.int64)
     counts = work.group_by("sender", "device").len().sort("len", "device")
@@ -290,9 +295,11 @@ def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> n
 def _number_paths(
     ranges: Ranges, is_module: np.ndarray, places: Places
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the path of each module, -1 for other ranges, and the paths: parts from the outermost, each
-    after a comma. An outermost range of the backward pass, as on autograd's thread, has the path of the
-    forward pass's ranges with its name, if they have one.
+    """Return the path of each module (-1 for other ranges), and the paths: parts from the
+    outermost, each after a comma.
+
+    An outermost range of the backward pass, as on autograd's thread, has the path of the forward
+    pass's ranges with the same name, if there is one.
     """
     up = ranges.take_above(np.arange(len(is_module)), places.module)
     # A dotted name is a whole path.
@@ -314,8 +321,8 @@ def _number_paths(
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect the work of modules and operators by place, task and pass (`work`), how often these were executed
-    (`calls`), and products by place (`products`).
+    """Yield the work of modules and operators by place, task and pass (`work`), how often they were
+    executed (`calls`), and products by place (`products`).
     """
     columns = ("sender", "sent", "thread", "begin", "end", "what", "device")
     work = unit.list_launched_work(columns) if unit.has("nvtx_pushpop") else unit.work.clear()
@@ -337,7 +344,7 @@ def collect(unit: DeviceGroup) -> Collected:
     path, texts = _number_paths(ranges, is_module, places)
 
     def name_places(rows: np.ndarray) -> dict[str, pl.Series]:
-        """Return the place and the pass of each range with known ones."""
+        """Return the place and the pass of each range for which both are known."""
         module, operator = places.module[rows], places.operator[rows]
         keys = (
             np.where(module < 0, 0, path[module]),
@@ -388,9 +395,9 @@ def collect(unit: DeviceGroup) -> Collected:
 def _find_ranges(
     work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges, places: Places
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the innermost range in which each item of work was launched, or captured if that was in a
-    module, or -1; and the number of replays of the work captured in each range, 0 if graphs are replayed in
-    ranges of the same name.
+    """Return the innermost range in which each operation was launched (or captured, if that was in
+    a module), or -1. Return also the number of replays of the work captured in each range; 0 if
+    graphs are replayed in ranges with the same name.
     """
     rows = ranges.find_innermost(*to_arrays(work, "sender", "sent"))
     replays = np.zeros(len(ranges.thread), np.int64)
@@ -416,7 +423,7 @@ def _find_ranges(
 
 
 def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the times in which several of these intervals overlap."""
+    """Return the times in which at least two of these intervals overlap."""
     time, count = sum_changes(
         np.concatenate([begin, end]), np.repeat([1, -1], [len(begin), len(end)])
     )
@@ -428,7 +435,7 @@ def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add modules as a tree and as a flame graph, and how layers differ."""
+    """Add modules as a tree and as a flame graph, and a comparison of layers."""
     if not frames["work"].height:
         result.missing.append(f"modules: no NVTX push/pop range launches GPU work ({_RECORDED_BY})")
         return
@@ -453,9 +460,11 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the `path` of each place: names of modules from the outermost, without numbers, and of an
-    operator (`operator`: whether it ends in one); and the removed layer number (`layer`, or null), with its
-    `name` and depth (`since`).
+    """Return for each place its `path`, the removed layer number (`layer`, or null), and the
+    layer's `name` and depth (`since`).
+
+    A path consists of the names of modules from the outermost, without numbers, and of an operator
+    (`operator`: whether it ends in one).
     """
     known = names.group_by("part").agg(
         pl.col("text").first(), dotted=pl.col("sort").is_in((MODULE, BEFORE, AFTER)).any()
@@ -501,8 +510,8 @@ def _fold_places(places: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows for every enclosing module: `path` (one text), `depth`, and whether they are its `own`.
-    The layer is null if the path has none yet.
+    """Return the rows for every enclosing module: `path` (one text), `depth`, and whether they are
+    its `own`. The layer is null if the path has none yet.
     """
     length, pieces = pl.col("path").list.len(), []
     for depth in range(int(rows["path"].list.len().max() or 0)):
@@ -519,15 +528,16 @@ def _roll_up(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _count_calls() -> pl.Expr:
-    """Count executions of the forward pass, or all executions if none is in a forward pass; null if none is
-    known."""
+    """Return an expression for the number of executions in the forward pass; of all executions if
+    none is in a forward pass; null if unknown.
+    """
     own = pl.col("calls").filter("own")
     forward = own.filter(pl.col("pass").filter("own") == FORWARD).sum()
     return pl.when(forward > 0).then(forward).when(own.sum() > 0).then(own.sum())
 
 
 def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
-    """Return the figures of modules and operators."""
+    """Return the table of modules and operators."""
     gpu, flop, ideal = (pl.col(name) for name in ("gpu_ns", "flop", "ideal_ns"))
     layers = pl.col("layer").n_unique() - pl.col("layer").is_null().any()
     figures = {
@@ -562,13 +572,13 @@ def _make_tree(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _join_names() -> pl.Expr:
-    """Return paths as people see them."""
+    """Return an expression for paths as shown to users."""
     return pl.col("path").str.replace_all("\0", BETWEEN, literal=True)
 
 
 def _compare_layers(sums: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Compare the GPU time of an execution between layers and between ranks: medians, and the slowest of
-    each; and the layer that exceeds the median rank most on one rank.
+    """Return a comparison of the GPU time per execution between layers and between ranks: medians,
+    and the slowest of each; and the layer that exceeds the median rank most on one rank.
     """
     of_layers = sums.filter(pl.col("layer").is_not_null() & ~pl.col("operator"))
     figures = {"gpu_ns": pl.col("gpu_ns").sum(), "calls": _count_calls()}

@@ -1,5 +1,5 @@
-"""Sum NVTX ranges by name: their calls, host time, and the GPU time of the work launched inside, as a tree
-and by rank.
+"""Sum NVTX ranges by name: calls, host time, and the GPU time of the work launched inside, as a
+tree and by rank.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ GREATEST_SUM = 1 << 62
 
 
 def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
-    labels: value and label.
+    """Return for each name (`value`) its `group` (a number from 0) and `operation` (the name of the
+    group). labels: value and label.
     """
     names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
     names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
@@ -82,8 +82,8 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
-    """Return columns of names by value (int32: columns, values), -1 for values without a name. names: of each
-    its `value`, from :func:`fold_labels`.
+    """Return columns of names as a table by value (int32, shape (columns, values)), with -1 for
+    values without a name. names: with `value`, from :func:`fold_labels`.
     """
     values = names["value"].to_numpy()
     table = np.full((len(columns), int(values.max(initial=-1)) + 1), -1, np.int32)
@@ -92,7 +92,7 @@ def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
+    """Yield the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
     captured = list_captured_work(unit, work.schema)
@@ -108,8 +108,8 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
-    """Return the work of replayed graphs in columns of this schema, by the thread that captured it
-    (`sender`), and when (`sent`).
+    """Return the work of replayed graphs, with the capturing thread as `sender` and the capture
+    time as `sent`. schema: of the columns.
     """
     if not unit.reader.captures:
         return schema.to_frame()
@@ -122,11 +122,12 @@ def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
 def _sum_ranges(
     unit: DeviceGroup, work: pl.DataFrame, captured: pl.DataFrame, ranges: Ranges
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Sum some ranges, as :func:`_list_ranges` yields them, by task and name, and by path of names. work: by
-    launching thread and launch time; captured: work of replayed graphs, by capturing thread.
+    """Sum ranges by task and name, and by path of names. ranges: from :func:`_list_ranges`. work:
+    sorted by launching thread and launch time. captured: work of replayed graphs, sorted by
+    capturing thread.
 
-    Replayed work counts in the ranges that were open when it was captured, except for range names in which
-    graphs are replayed, such as an iteration: in those it counts as launched.
+    Replayed work counts in the ranges that were open when it was captured. In ranges whose names
+    also occur around graph launches, such as an iteration, it counts by launch.
     """
     row, begin, end, group = ranges
     thread = unit.reader.rows.main_rows[row // len(RANGES)]
@@ -173,8 +174,8 @@ def _choose_captors(
     begin: np.ndarray,
     end: np.ndarray,
 ) -> tuple[np.ndarray, pl.DataFrame]:
-    """Return a mask of the ranges in which replayed work counts by its capture, and that work. group: of the
-    names of ranges.
+    """Return a mask of the ranges in which replayed work counts by its capture, and that work.
+    group: of the names of ranges.
     """
     replays = work.join(captured, on=("thread", "begin"), how="semi", maintain_order="left")
     since, until = find_points_within(thread, begin, end, *to_arrays(replays, "sender", "sent"))
@@ -190,7 +191,9 @@ def _choose_captors(
 def _sum_within(
     work: pl.DataFrame, thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return SUMS of the work that was sent within each range. work: by thread and time."""
+    """Return name -> sum (SUMS) of the work that was sent within each range. work: sorted by thread
+    and time.
+    """
     since, until = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
     least = int(since.min(initial=work.height))
     inside = work[least : max(int(until.max(initial=0)), least)]
@@ -202,13 +205,16 @@ def _sum_within(
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Sum the values of each group, limited to the range of int64 in case of damaged times."""
+    """Return the sum of values in each group, limited to the range of int64 in case of damaged
+    times.
+    """
     return np.bincount(groups, values, count).clip(-GREATEST_SUM, GREATEST_SUM).astype(np.int64)
 
 
 def _list_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Iterator[Ranges]:
-    """Yield ranges by row and begin, longer first, in batches of whole nests; from before a part of a job,
-    only the ranges in which work was captured. NCCL's ranges are not operations of the program.
+    """Yield ranges sorted by row and start, longer ranges first, in batches of whole nests. From
+    before a part of a job, only ranges in which work was captured are included. NCCL's ranges are
+    not operations of the program.
     """
     rows = pl.col("thread") * len(RANGES)
     kinds = (read_ranges(unit, captured, layout, ("range",), np.int32) for layout in RANGES)
@@ -228,8 +234,9 @@ def read_ranges(
     dtype: type[np.signedinteger] = np.int64,
     wanted: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
 ) -> pl.DataFrame:
-    """Return the ranges of a layout, as a reader's `read_begins` does, and the ranges before a part of a job
-    in which work was captured (:func:`list_captured_work`). wanted: selects ranges.
+    """Return the ranges of a layout, as a reader's `read_begins` does, and ranges before a part of
+    a job in which work was captured (:func:`list_captured_work`). wanted: function that selects
+    ranges.
     """
     ranges = unit.reader.read_begins(layout, fields, unit.number, wanted, dtype)
     if not unit.reader.whole or not captured.height:
@@ -254,10 +261,11 @@ def read_ranges(
 def number_paths(
     part: np.ndarray, up: np.ndarray, rows: np.ndarray, deepest: int
 ) -> tuple[np.ndarray, list[str]]:
-    """Return a number for the path of each of some ranges, -1 for others, and the paths by number. A path
-    joins its parts from the outermost, each preceded by a comma; path 0 is empty. Ranges deeper than
-    `deepest` share the path of the enclosing range. part: of each range (at least 0); up: index in `rows` of
-    the enclosing range, or -1.
+    """Return the path number of each range (-1 for ranges not in `rows`), and the paths by number.
+
+    A path joins its parts from the outermost, each after a comma; path 0 is empty. Ranges deeper
+    than `deepest` have the path of the enclosing range. part: of each range (at least 0). up: index
+    in `rows` of the enclosing range, or -1.
     """
     path, texts = np.full(len(part), -1), [""]
     size = int(part.max(initial=0)) + 1
@@ -276,7 +284,7 @@ def number_paths(
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add operations, as a tree and by rank."""
+    """Add tables of operations, as a tree and by rank."""
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
@@ -307,7 +315,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.DataFrame:
-    """Return figures of operations, longest first, with GPU figures if there is GPU work."""
+    """Return statistics of operations, the longest first; with GPU columns if there is GPU work."""
     of_gpus = (
         "gpu_ns",
         pl.col("gpu_ns_exclusive").alias("gpu_exclusive_ns"),
@@ -324,8 +332,8 @@ def _compute_figures(rows: pl.DataFrame, keys: list[str], has_work: bool) -> pl.
 
 
 def _merge_trees(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of the trees of all units by `path`: names from the outermost, with a null
-    character between them; and their `depth`.
+    """Return the sums over the trees of all units by `path` (names from the outermost, separated by
+    null characters), and their `depth`.
     """
     names = {group + 1: name for group, name in texts.rows()}
     merged = tree.group_by("place", maintain_order=True).agg(pl.all().sum())

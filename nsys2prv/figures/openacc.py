@@ -17,7 +17,9 @@ _NAMES = {"openacc_data": "variable", "openacc_launch": "kernel"}
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect sums of constructs (`constructs`) by layout, construct, source, function, line and name."""
+    """Yield sums of constructs (`constructs`) by layout, construct, source, function, line and
+    name.
+    """
     for layout in filter(unit.has, LAYOUTS):
         name = _NAMES.get(layout)
         fields = [*_KEYS, *filter(None, (name, "bytes" if layout == "openacc_data" else None))]
@@ -45,7 +47,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add constructs by source line, the longest first."""
+    """Add a table of constructs by source line, the longest first."""
     rows = (
         frames["constructs"]
         .group_by("layout", *_KEYS, "name", maintain_order=True)
@@ -77,7 +79,9 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _name(context: Context, column: str, names: str, layout: str = "") -> pl.Expr:
-    """Return the labels of values of a name set, or null. layout: only for its rows."""
+    """Return an expression for the labels of values in a name set, or null. layout: only for rows
+    of this layout.
+    """
     labels = context.labels.get(names)
     known = {} if labels is None else dict(labels.select("value", "label").rows())
     label = pl.col(column).replace_strict(known, default=None, return_dtype=pl.String)

@@ -1,8 +1,9 @@
-"""Read the events that identify the iterations of a process: the kernels of a stream, or the MPI calls of a
-thread, and events that each iteration has some of.
+"""Read the events that identify the iterations of a process: the kernels of a stream, or the MPI
+calls of a thread, and events that occur in each iteration.
 
-Also find the NVTX ranges that are the iterations of a process: ranges of one name (ignoring numbers) that
-repeat without overlapping on a thread, contain most of the kernels, and about equally many each.
+Also find the NVTX ranges that are the iterations of a process: ranges of one name (ignoring
+numbers) that repeat without overlapping on a thread, together contain most kernels, and contain
+about equally many.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ MOST_TRIED = 20
 
 
 def list_launches(reader: EventReader, unit: int) -> np.ndarray:
-    """Return the begins of the calls that launch the kernels of a unit's first device, or of the kernels if
-    most calls are unknown; for a job without GPUs, of its MPI calls.
+    """Return the start times of the calls that launch the kernels of a unit's first device, of the
+    kernels if most calls are unknown, or, without GPUs, of its MPI calls.
     """
     if not reader.layouts & {*WORK}:
         return np.sort(_read_calls(reader, unit)["begin"].to_numpy())
@@ -66,9 +67,10 @@ def list_launches(reader: EventReader, unit: int) -> np.ndarray:
 
 
 def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
-    """Yield candidates for the marks of iterations of a unit, the most specific first: the kernels of the
-    busiest stream of its first device; in a job without GPUs the calls of the thread with the most MPI calls,
-    with and without sizes.
+    """Yield candidates for the events that mark iterations of a unit, the most specific first.
+
+    These are the kernels on the busiest stream of its first device; in a job without GPUs, the
+    calls of the thread with the most MPI calls, with and without sizes.
     """
     if not reader.layouts & {*WORK}:
         calls = _keep_busiest(reader, _read_calls(reader, unit))
@@ -92,8 +94,8 @@ def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
 
 
 def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return kernels and graphs of a unit's first device by begin: begin, end, thread, name, class. When
-    NCCL kernels begin depends on other ranks: they count alone.
+    """Return the kernels and graphs of a unit's first device, sorted by start: begin, end, thread,
+    name, class. The start of NCCL kernels depends on other ranks, so only their number counts.
     """
     frames = []
     for layout in KERNELS if reader.layouts & {*KERNELS} else (NCCL,):
@@ -115,8 +117,8 @@ def _read_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _read_calls(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Return the MPI calls of a unit by begin: begin, end, thread, layout (its place), MPI_FIELDS (0 in
-    layouts without them).
+    """Return the MPI calls of a unit, sorted by start: begin, end, thread, layout (index),
+    MPI_FIELDS (0 in layouts without them).
     """
     frames = []
     for place, layout in enumerate(MPI_LAYOUTS):
@@ -130,7 +132,9 @@ def _read_calls(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _keep_busiest(reader: EventReader, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the events of the stream or thread with the most events, or all of them if none has half."""
+    """Return the events of the stream or thread with the most events; all events if none has half
+    of them.
+    """
     thread = reader.rows.main_rows[events["thread"].to_numpy()]
     counts = np.bincount(thread, minlength=1)
     return events.filter(thread == counts.argmax()) if 2 * counts.max() >= len(thread) else events
@@ -139,8 +143,9 @@ def _keep_busiest(reader: EventReader, events: pl.DataFrame) -> pl.DataFrame:
 def _list_times(
     reader: EventReader, unit: int, layout: str, field: str = "", values: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return the begins of events of a layout in a unit (ns, ascending). values: of a field, to select
-    events."""
+    """Return the sorted start times (ns) of events of a layout in a unit. field, values: select
+    events by a field.
+    """
     if layout not in reader.layouts:
         return NEVER
     events = reader.read_begins(layout, [field] if field else [], unit)
@@ -154,9 +159,12 @@ def find_range_name(
     launches: Mapping[int, np.ndarray],
     may_be: Callable[[int, np.ndarray, float], bool],
 ) -> str | None:
-    """Return the name pattern of the ranges that are iterations of most units examined, or None. patterns:
-    see :func:`make_patterns`. launches: launch times of each unit's kernels. may_be: decides whether ranges
-    without a number are iterations, from the unit, edges (ns) and the usual number of kernels.
+    """Return the name pattern of the ranges that are iterations in most of the examined units, or
+    None.
+
+    patterns: from :func:`make_patterns`. launches: unit -> launch times of its kernels. may_be:
+    function that decides whether ranges without a number may be iterations, from the unit, edges
+    (ns) and the usual number of kernels.
     """
     # Push/pop ranges take precedence over all start/end ranges.
     for layout in RANGES:
@@ -175,8 +183,8 @@ def find_range_name(
 
 
 def make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `value` -> `pattern`: the name with its numbers folded, and `code`, its place
-    in alphabetical order (int32, from 1).
+    """Return for each name (`value`) its `pattern` (the name without its numbers), and `code`, the
+    pattern's place in alphabetical order (int32, from 1).
     """
     return labels.select(
         value=pl.col("value").cast(pl.Int64),
@@ -190,7 +198,7 @@ def _list_ranges(
     patterns: pl.DataFrame,
     layout: str,
 ) -> list[pl.DataFrame]:
-    """Return the ranges of a unit with known names, one frame for each window of the trace: begin, end,
+    """Return the ranges of a unit with known names, one frame per window of the trace: begin, end,
     thread, code (int32), and number (or ABSENT).
     """
     values = patterns["value"].to_numpy()
@@ -217,8 +225,9 @@ def _find_by_ranges(
     kernels: np.ndarray,
     may_be: Callable[[np.ndarray, float], bool],
 ) -> str | None:
-    """Return the name pattern of the ranges that are iterations of one task, or None. ranges: by begin, in
-    several frames. kernels: launch times of its device's kernels. may_be: see :func:`find_range_name`.
+    """Return the name pattern of the ranges that are iterations of one task, or None. ranges:
+    sorted by start, in several frames. kernels: launch times of its device's kernels. may_be: as in
+    :func:`find_range_name`.
     """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
@@ -257,8 +266,9 @@ def _find_by_ranges(
 
 
 def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return a row for each thread and code: count, covered (their lengths together), first begin
-    and last end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
+    """Return a row for each thread and code: count, covered (their total length), first start and
+    last end (ns), whether any overlaps the next one, and whether any is numbered. ranges: sorted by
+    start.
     """
     begin, end, overlaps = pl.col("begin"), pl.col("end"), pl.col("overlaps")
     parts = [
@@ -288,8 +298,8 @@ def _summarize_groups(ranges: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _are_alike(counts: np.ndarray) -> bool:
-    """Return whether most kernels run in intervals with about as many kernels as the median one. That is true
-    of iterations, but not of the time from one call of a function to the next.
+    """Return True if most kernels run in intervals with about as many kernels as the median
+    interval. This is so for iterations, but not for the times between calls of a function.
     """
     usual = np.median(counts)
     alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)

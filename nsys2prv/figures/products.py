@@ -1,14 +1,14 @@
-"""Rate products with shapes in NVTX ranges (matrices, attention, convolutions): operations per second by
-product, as a share of the GPU's peak, and of the rate allowed by the shape.
+"""Rate products with shapes in NVTX ranges (matrices, attention, convolutions): operations per
+second by product, as a share of the GPU's peak, and as a share of the rate that the shape allows.
 
-The operations of a product follow from its shapes (`events/range_texts.py`); its time is that of the kernels
-launched within its range. Attention counts without a mask, or with a causal one if the kernel's name says so.
-The GPU's peak is dense, by its model and the data type in the kernel's name (`gpus.yaml`); no share is given
-if one of these is unknown. Model FLOPs utilization (MFU) counts only products with known shapes, so it is a
-lower bound.
+The operations of a product follow from its shapes (`events/range_texts.py`). Its time is that of
+the kernels launched in its range. Attention counts without a mask, or with a causal mask if the
+kernel's name states it. The GPU's peak is dense, and depends on the model and on the data type in
+the kernel's name (`gpus.yaml`). If one of these is unknown, no share is given. Model FLOPs
+utilization (MFU) counts only products with known shapes, so it is a lower bound.
 
-A shape allows the peak or, if lower, the rate that the GPU's memory can deliver: its bandwidth times the
-operations per byte, with each operand and result moved once (the roofline).
+A shape allows the peak or, if lower, the rate that the GPU's memory can deliver: its bandwidth
+times the operations per byte, with each operand and result moved once (the roofline).
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
 
 
 def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the kernels of products by launch time, or capture time for graphs: `product` (a number; each
-    replay is one), fields of its range and shapes (KEY), `sender`, `at` (begin of the range), `begin`, `end`,
-    `thread`, `name`, `device`, `class` and `tensor`. The outermost of nested ranges is the product.
+    """Return the kernels of products, sorted by launch time (capture time for graphs). The
+    outermost of nested ranges is the product.
+
+    Columns: `product` (a number; each replay is a product), fields of its range and shapes (KEY),
+    `sender`, `at` (start of the range), `begin`, `end`, `thread`, `name`, `device`, `class` and
+    `tensor`.
     """
 
     def find() -> pl.DataFrame:
@@ -106,8 +109,8 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
 
 
 def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return `count` and `time_ns` (ns) of products by KEY, named after their longest kernels, and further
-    columns. work: from :func:`list_product_work`.
+    """Return `count` and `time_ns` of products by KEY and further columns, named after their
+    longest kernels. work: from :func:`list_product_work`.
     """
     longest = pl.col("name").sort_by(DURATION).last()
     products = work.group_by("product", maintain_order=True).agg(
@@ -120,8 +123,8 @@ def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect products of the steady state (`products`), metrics while their kernels run (`measured`), and
-    the time of all kernels of such classes on each device (`every`).
+    """Yield products of the steady state (`products`), metrics while their kernels run
+    (`measured`), and the time of all kernels of such classes on each device (`every`).
     """
     inside = unit.is_in_steady()
     time = DURATION.sum()
@@ -137,7 +140,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add products by time, and the utilization of devices."""
+    """Add tables of products by time, and of the utilization of devices."""
     rows = frames["products"]
     if not rows.height:
         result.missing.append(
@@ -157,9 +160,10 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Add to products (:func:`sum_products`) their known properties, or null: `data_type`, `mask`, `all`
-    (total operations), `peak_tflop_s`, `memory_gb_s`, `allowed_tflop_s` (by the shape), `flop_per_byte`, and
-    `ideal_ns`, their time at the allowed rate.
+    """Add the known properties of products (:func:`sum_products`), or null.
+
+    Columns: `data_type`, `mask`, `all` (total operations), `peak_tflop_s`, `memory_gb_s`,
+    `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns` (time at the allowed rate).
     """
     models = {
         device: next(iter(names)) for device, names in context.options.gpus if len(names) == 1
@@ -204,8 +208,8 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return `flop`, `product_ns`, and the time at the GPUs' peaks (`ideal_ns`, null if one is unknown) of
-    products (:func:`rate_products`) by some columns.
+    """Return `flop`, `product_ns`, and the time at the GPUs' peaks (`ideal_ns`, null if one is
+    unknown) of products (:func:`rate_products`), by some columns.
     """
     peak = pl.col("peak_tflop_s")
     ideal = (pl.col("all") / peak / 1e3).sum()
@@ -217,10 +221,11 @@ def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def find_slow_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return products far below the rate allowed by their shapes, with the share of that rate that similar
-    products reach (`usual`), and their time at that share (`target_ns`). Products with an unknown allowed
-    rate are left out. Attention is one sort, memory-bound products are another. rows: from
-    :func:`sum_products`.
+    """Return products far below the rate that their shapes allow, with the share of that rate that
+    similar products reach (`usual`), and their time at that share (`target_ns`).
+
+    Products whose allowed rate is unknown are excluded. Attention is compared separately, and so
+    are memory-bound products. rows: from :func:`sum_products`.
     """
     rated = rate_products(rows, context).with_columns(
         reached=pl.col("ideal_ns") / pl.col("time_ns"),
@@ -267,7 +272,9 @@ def _label_products(rows: pl.DataFrame, measured: pl.DataFrame, context: Context
 
 
 def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return the achieved fraction of the peak of each device: in products, and of all of the steady state."""
+    """Return the achieved share of the peak of each device: within products, and over the whole
+    steady state.
+    """
     sums = sum_rates(rows, "device")
     sums = sums.join(every, on="device", how="left").sort("device")
     figures = sums.select(
@@ -282,15 +289,15 @@ def _sum_by_device(rows: pl.DataFrame, every: pl.DataFrame, context: Context) ->
 
 @cache
 def find_data_type(kernel: str) -> str | None:
-    """Return the operand data type of a matrix product by its kernel's name, or None."""
+    """Return the operand data type of a GEMM from its kernel's name, or None."""
     found = (one["type"] for one in GPUS["data_types"] if re.search(one["name"], kernel))
     return next(found, None)
 
 
 @cache
 def find_peak(model: str, data_type: str | None, limits: GpuLimits = UNKNOWN) -> float | None:
-    """Return the dense peak of a GPU for a data type (10^12 operations per second), or None. For models
-    without an entry it is computed from their SMs and clock, if they have Tensor Cores.
+    """Return the dense peak of a GPU for a data type (10^12 operations per second), or None. For
+    models without an entry that have Tensor Cores, it is computed from their SMs and clock.
     """
     if _PART.search(model):
         return None

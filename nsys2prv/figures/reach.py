@@ -1,9 +1,10 @@
-"""Find the end of CUDA API recording, for threads and processes: their GPUs are unknown after it.
+"""Find threads and processes whose recorded CUDA API calls end early. The activity of their GPUs is
+unknown afterwards.
 
-Nsight Systems may stop recording the calls of a thread while everything else continues. The thread then
-repeats, without any calls, activity that had calls before: NVTX ranges of the same name and duration, work
-between two equal OS runtime calls, or CPU samples inside CUDA. A rank's MPI calls end early if others
-continue to make collective calls that include it.
+Nsight Systems may stop recording the calls of a thread while everything else continues. The thread
+then repeats activity that contained calls before, but without any: NVTX ranges with the same name
+and duration, work between two equal OS runtime calls, or CPU samples inside CUDA. A rank's MPI
+calls end early if other ranks continue to make collective calls that include it.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Reach(Struct, frozen=True):
     count: int
 
     def describe(self, who: str, find_label: Callable[..., str]) -> str:
-        """Describe the end of the recording, and the events that continue. who: name of the thread or task;
-        find_label: see Context.
+        """Return a text about the end of the recording, and the events that continue. who: name of
+        the thread or task. find_label: as in Context.
         """
         until, goes_on = (format_moment(time, self.goes_on) for time in (self.until, self.goes_on))
         if self.layout == COLLECTIVE:
@@ -69,8 +70,8 @@ class Reach(Struct, frozen=True):
 
 
 def find_reaches(unit: DeviceGroup) -> list[Reach]:
-    """Return the points at which calls of work-launching threads end early, and those at which the calls of
-    all threads of a task do.
+    """Return the times at which the calls of threads that launch work end early, and those at which
+    the calls of all threads of a task do.
     """
     if not unit.has("cuda_api"):
         return []
@@ -161,8 +162,8 @@ def _judge(marks: pl.DataFrame, calls: pl.DataFrame, by: str) -> Iterator[Reach]
 
 
 def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
-    """Yield the points at which MPI calls of a task end early: it has no MPI_Finalize, and another rank makes
-    later collective calls on a communicator of both.
+    """Yield the times at which the MPI calls of a task end early: it has no MPI_Finalize, and
+    another rank makes later collective calls on a communicator of both.
     """
     if COLLECTIVE not in reader.layouts:
         return
@@ -196,7 +197,9 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
 
 
 def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:
-    """Yield the reaches of a job within a part of it, without those that end later."""
+    """Yield the reaches of a job in the time of a part of it, without those that end after the
+    part.
+    """
     origin = part.epoch - whole.epoch
     keys = {thread: key for key, thread in whole.model.rows.items()}
     tasks = {task: key for key, task in whole.model.tasks.items()}

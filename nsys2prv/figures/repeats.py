@@ -1,11 +1,13 @@
-"""Find iterations in a process's sequence of events: the kernels of a stream, or the MPI calls of a thread.
+"""Find iterations in the sequence of a process's events: the kernels of a stream, or the MPI calls
+of a thread.
 
-A mark is an event, or a few in a row, that recurs. The time from one mark to the next is an interval: a
-layer, a micro-batch, a step, ten steps and an evaluation. Iterations are the shortest intervals with
-everything that the job does repeatedly: nearly all event kinds, by time; its communication; the update of
-weights, or otherwise the exchange between host and device. Layers and micro-batches are missing some of
-these; an occasional evaluation adds nothing that steps do not have. If a host only launches, layers look like
-iterations: then only very many intervals, tiny ones, or intervals made of shorter ones count.
+A mark is an event, or a few consecutive events, that recur. The time from one mark to the next is
+an interval: a layer, a micro-batch, a step, or ten steps and an evaluation. Iterations are the
+shortest intervals that contain everything that the job does repeatedly: nearly all kinds of events
+by time; its communication; and the update of weights, or otherwise the exchange between host and
+device. Layers and micro-batches lack some of these. An occasional evaluation adds nothing that
+steps do not contain. If a host only launches, layers look like iterations. Then intervals count
+only if there are very many, if they are tiny, or if they consist of shorter ones.
 
 :class:`Period` places the iterations found in time.
 """
@@ -44,7 +46,7 @@ NEVER = np.zeros(0, np.int64)
 
 
 class Events(Struct, frozen=True):
-    """Events of a stream or a thread, in their order."""
+    """Events of a stream or a thread, in order."""
 
     #: Kind, begin and end (ns) of each event.
     name: np.ndarray
@@ -74,15 +76,15 @@ class Repeated(Struct, frozen=True):
 
 
 def find_repeated(events: Events) -> Iterator[list[Repeated]]:
-    """Yield candidates for the iterations of a process, shorter ones first; again with longer marks, which
-    count only where shorter ones find none.
+    """Yield candidates for the iterations of a process, shorter intervals first. Longer marks are
+    tried afterwards, and count only if shorter marks find nothing.
     """
     if len(events.name):
         yield from _Sequence(events).list_repeated()
 
 
 class _Sequence:
-    """Events of a process that are looked at."""
+    """The events of a process that are examined."""
 
     def __init__(self, events: Events) -> None:
         self.events, (_, self.name) = events, factorize_together(events.name)
@@ -95,8 +97,8 @@ class _Sequence:
         self.before[order[1:][again]] = order[:-1][again]
 
     def list_repeated(self) -> Iterator[list[Repeated]]:
-        """Yield complete sets of similar intervals; among sets of about the same interval size, the most
-        complete. Sets with fewer signs than others are left out.
+        """Yield complete sets of similar intervals; of sets with about the same interval size, the
+        most complete. Sets with fewer signs than others are excluded.
         """
         found: list[Repeated] = []
         for codes in self._list_codes():
@@ -108,8 +110,8 @@ class _Sequence:
             yield _choose(found)
 
     def _find_alike(self, marks: Mapping[int, tuple[float, np.ndarray]]) -> Iterator[Repeated]:
-        """Yield sets of similar intervals between marks. marks: relative variance and places for each number
-        of marks; the most regular ones are tried.
+        """Yield sets of similar intervals between marks. marks: number of marks -> relative
+        variance and places. The most regular marks are tried.
         """
         chosen = sorted(marks.values(), key=lambda one: (round(one[0], 1), -len(one[1])))
         for _, places in chosen[:MOST_TRIED]:
@@ -124,8 +126,8 @@ class _Sequence:
     # ---- marks --------------------------------------------------------------------------------
 
     def _list_codes(self) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-        """Yield codes for the places of the sequence, and the places: each event, the first of several equal
-        ones, and two of these in a row; then more of these in a row.
+        """Yield (codes, places) in the sequence: each event, the first of several equal ones, and
+        two of these in a row; then more of these in a row.
         """
         name = self.name
         places = np.arange(len(name))
@@ -155,8 +157,8 @@ class _Sequence:
     def _list_recurring(
         self, codes: np.ndarray, places: np.ndarray
     ) -> Iterator[tuple[float, np.ndarray]]:
-        """Yield the places of codes that recur over most of the sequence, with the relative variance of their
-        distances.
+        """Yield the places of codes that recur over most of the sequence, with the relative
+        variance of their distances.
         """
         if not len(codes):
             return
@@ -191,8 +193,8 @@ class _Sequence:
         return places[first : last + 1]
 
     def _is_repeated(self, places: np.ndarray) -> bool:
-        """Return whether intervals have the same in them, cover most of the sequence, and last about as
-        long.
+        """Return True if intervals have the same contents, cover most of the sequence, and are
+        about equally long.
         """
         count = len(places) - 1
         first, last = int(places[0]), int(places[-1])
@@ -211,9 +213,11 @@ class _Sequence:
         )
 
     def _find_what_is_usual(self, places: np.ndarray) -> tuple[float, float]:
-        """Return the share of the time spent in event kinds that nearly all intervals have, and the quality
-        of the marks: the share of intervals with each kind, weighted by time, minus the share of intervals
-        that consist of several.
+        """Return the share of time in kinds of events that nearly all intervals contain, and the
+        quality of the marks.
+
+        The quality is the share of intervals with each kind, weighted by time, minus the share of
+        intervals that consist of several.
         """
         first, last, sizes = places[0], places[-1], np.diff(places)
         name, spent = self.name[first:last], self.lasts[first:last].copy()
@@ -230,8 +234,8 @@ class _Sequence:
 
 
 def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
-    """Return whether nearly all intervals have what each iteration has, or None if nothing decides. edges:
-    times between them (ns). size: usual number of kernels in one.
+    """Return whether nearly all intervals contain what each iteration contains; None if this cannot
+    be decided. edges: times between them (ns). size: usual number of kernels per interval.
     """
 
     def share(times: np.ndarray) -> float:
@@ -258,8 +262,8 @@ def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
 
 
 def _choose(found: Sequence[Repeated]) -> list[Repeated]:
-    """Return the intervals that are iterations, shorter ones first. For hosts that only launch, return the
-    longest, unless they may be layers.
+    """Return the intervals that may be iterations, shorter ones first. For hosts that only launch,
+    return the longest, unless they may be layers.
     """
     chosen = [one for one in found if one.has_signs]
     if not chosen:
@@ -281,7 +285,7 @@ def _choose(found: Sequence[Repeated]) -> list[Repeated]:
 
 
 def _order(codes: np.ndarray) -> np.ndarray:
-    """Return the stable sort order of numbers from 0 on."""
+    """Return the stable sort order of non-negative numbers."""
     # numpy sorts 16 bits by radix.
     order = np.argsort(codes.astype(np.uint16), kind="stable")
     if codes.max(initial=0) >> 16:
@@ -300,7 +304,7 @@ class Period:
     is_sure: bool
 
     def __init__(self, events: Events, marks: np.ndarray) -> None:
-        """marks: places of an event of each iteration."""
+        """Set up the iterations. marks: index of an event of each iteration."""
         self._events, self._marks, name = events, marks, events.name
         sizes = np.diff(marks)
         usual = int(np.argmin(abs(sizes - np.median(sizes))))
@@ -319,7 +323,7 @@ class Period:
         self._cut(before)
 
     def _cut(self, lead: int) -> None:
-        """Set begins and end. lead: how many events before their marks iterations begin."""
+        """Set starts and ends. lead: number of events before the mark at which an iteration begins."""
         edges, events = self._marks - lead, self._events
         edges = edges[edges >= 0]
         behind = int(edges[-1]) + self._size
@@ -343,14 +347,17 @@ class Period:
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
-        """Return whether iterations of another process have the same duration, approximately if their number
-        is equal."""
+        """Return True if iterations of another process have the same duration; approximately, if
+        both have equally many.
+        """
         more = abs(len(self.begins) - len(other.begins))
         apart = REGULAR - 1 if more <= 1 else NEARLY_SAME
         return abs(self.usual - other.usual) <= apart * self.usual
 
     def move_to(self, other: Period) -> None:
-        """Move the beginning to that of another process's iterations, if any event may be the first."""
+        """Move the start of the iterations to that of another process's iterations, if any event
+        may be the first.
+        """
         if self.is_sure or other is self:
             return
         middles = (other.begins[1:] + other.begins[:-1]) // 2
@@ -364,7 +371,9 @@ class Period:
 
 
 def find_periods(events: Events) -> list[Period]:
-    """Return candidates for the iterations of a process, the shortest first; none without repetition."""
+    """Return candidates for the iterations of a process, the shortest first; empty without
+    repetition.
+    """
     for repeated in find_repeated(events):
         periods = [Period(events, one.places) for one in repeated]
         if found := [one for one in periods if len(one.begins) >= LEAST_COUNT]:
@@ -373,9 +382,9 @@ def find_periods(events: Events) -> list[Period]:
 
 
 def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
-    """Return the iterations of several processes: the shortest ones that all repeating processes have, cut at
-    the same places. Return none if these differ, or most processes do not repeat. found: candidate iterations
-    of each process.
+    """Return the iterations of several processes: the shortest that all repeating processes have,
+    starting at the same place. Return nothing if they differ, or if most processes do not repeat.
+    found: candidates of each process.
     """
     repeating = [own for own in found if own]
     if 2 * len(repeating) > len(found):
@@ -390,7 +399,7 @@ def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
 
 
 def _count_alike(some: np.ndarray, others: np.ndarray) -> int:
-    """Count how many of the first values of `some` match `others`, nearly all of them."""
+    """Return how many of the first values of `some` match `others`, allowing few exceptions."""
     alike = some[: len(others)] == others[: len(some)]
     enough = alike & (np.cumsum(alike) >= ALIKE * np.arange(1, len(alike) + 1))
     return int(np.flatnonzero(enough)[-1]) + 1 if enough.any() else 0

@@ -1,6 +1,8 @@
-"""Declare analyses by their entries in analyses.yaml; contain their context, and the results with findings
-and tables that they return. Name ranks, hosts, GPUs and communicators in them (`ranks 4-7 (node02)`, `world
-(0-15)`, `every 4th (0,4,8,12)`).
+"""Declare analyses by their entries in analyses.yaml, their context, and their results with
+findings and tables.
+
+Also name ranks, hosts, GPUs and communicators in results (`ranks 4-7 (node02)`, `world (0-15)`,
+`every 4th (0,4,8,12)`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ NOTHING = "No bottleneck found: no rank is persistently late, and nothing else c
 
 
 class Analysis(Struct, frozen=True):
-    """Declaration of an analysis and its tables: its entry in analyses.yaml."""
+    """Declaration of an analysis and its tables, from its entry in analyses.yaml."""
 
     #: Name in ``--only``.
     name: str
@@ -94,8 +96,8 @@ FINDING_KINDS: dict[str, str] = DECLARED["findings"].terms
 
 
 class Finding(Struct, frozen=True):
-    """A finding about something that takes time. Its share is the duration, which is an upper limit: no more
-    can be saved, and rarely all of it. Only a :class:`Gain` states savings.
+    """A finding about something that takes time. Its share is a duration, which is an upper limit:
+    no more can be saved, and rarely all of it. Only a :class:`Gain` states savings.
     """
 
     #: One of FINDING_KINDS.
@@ -135,37 +137,35 @@ class Finding(Struct, frozen=True):
 
     @property
     def happens_once(self) -> bool:
-        """Return whether it occurs once per job, so that its savings are a smaller share of a longer job."""
+        """Return True if it occurs once per job, so that its share is smaller in longer jobs."""
         return self.kind in OUTSIDE
 
     @property
     def is_limit(self) -> bool:
-        """Return whether its share is a limit rather than a gain."""
+        """Return True if its share is a limit rather than savings."""
         return not self.happens_once
 
     @property
     def group(self) -> str:
-        """Return the group of findings with comparable shares: causes, limits (of the steady state, if there
-        is one) or once (of the job).
+        """Return the group of findings with comparable shares: causes, limits (of the steady state,
+        if there is one), or once (of the job).
         """
         return "once" if self.happens_once else "limits" if self.is_limit else "causes"
 
     @property
     def states_share(self) -> bool:
-        """Return whether its title has its share."""
+        """Return True if its title contains its share."""
         return self.kind in STATING_SHARE
 
     def confine(self, covered: Spans) -> Finding:
-        """Return the finding with moments within the time that is recorded."""
+        """Return the finding with only those moments that are in recorded time."""
         parts = ((covered.clip(begin, end), ranks) for begin, end, ranks in self.moments)
         moments = ((*part.find_hull(), ranks) for part, ranks in parts if len(part))
         return replace(self, moments=tuple(moments), within=covered.find_hull())
 
     @property
     def look_at(self) -> str:
-        """Return the first moment to look at, and who, or "":
-        `12.304-12.318 s, rank 3`.
-        """
+        """Return the first moment to look at and the rank, or "": `12.304-12.318 s, rank 3`."""
         parts = []
         for begin, end, ranks in self.moments[:1]:
             parts = [format_span(begin, end)]
@@ -177,7 +177,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Return the first moment with some time around it, begin and end (ns), or None."""
+        """Return start and end (ns) of the first moment with some time around it, or None."""
         for begin, end, _ in self.moments[:1]:
             around = max((end - begin) // 4, 1)
             return max(begin - around, self.within[0]), min(end + around, self.within[1])
@@ -185,8 +185,8 @@ class Finding(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """Return the command that opens the first view in Paraver, at the first moment; "" without a view.
-        The trace is called job.prv.
+        """Return the command that opens the first view in Paraver at the first moment; "" without a
+        view. The trace is called job.prv.
         """
         return make_view_command("job.prv", self.views[0], self.span) if self.views else ""
 
@@ -202,26 +202,26 @@ class Finding(Struct, frozen=True):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Finding:
-        """Return the finding that :meth:`as_dict` wrote."""
+        """Return a finding from the data of :meth:`as_dict`."""
         moments = [[moment[name] for name in MOMENT] for moment in content.get("moments", ())]
         is_gain = not content.get("at_most") and content["kind"] not in OUTSIDE
         return convert({**content, "moments": moments}, Gain if is_gain else Finding)
 
 
 class Gain(Finding, frozen=True):
-    """One cause of lost time: its share is the savings of a replay of the job without it. Only the verdict
-    creates these (:mod:`nsys2prv.verdict.findings`).
+    """A cause of lost time. Its share is the savings in a replay of the job without it. Only the
+    verdict creates these (:mod:`nsys2prv.verdict.findings`).
     """
 
     @property
     def is_limit(self) -> bool:
-        """Return whether its share is an upper limit of the savings."""
+        """Return True if its share is an upper limit of the savings."""
         return False
 
 
 class Table(Struct, frozen=True):
-    """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
-    fractions of 1, `_gb_s` 10^9 bytes a second.
+    """A table. Columns that end in `_ns` are durations, in `_bytes` sizes, in `share` and
+    `efficiency` fractions of 1, and in `_gb_s` 10^9 bytes per second.
     """
 
     #: Its heading.
@@ -256,8 +256,8 @@ class Result(Struct, frozen=True):
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:
-        """Add a declared table if it has rows. about: description that replaces the declared one. words: fill
-        in its title.
+        """Add a declared table if it has rows. about: description that replaces the declared one.
+        words: values for placeholders in its title.
         """
         said = self.declared.tables[name]
         title, text = (said, "") if isinstance(said, str) else said
@@ -268,7 +268,9 @@ class Result(Struct, frozen=True):
 
     @property
     def declared(self) -> Analysis:
-        """Return the declaration of the analysis; of one that only a file has, its title alone."""
+        """Return the declaration of the analysis. For an analysis that only exists in a file,
+        return a declaration with its title.
+        """
         return DECLARED.get(self.name, Analysis(self.name, self.title))
 
     def __repr__(self) -> str:
@@ -276,7 +278,7 @@ class Result(Struct, frozen=True):
         return f"<Result {self.name}: {self.title}; .tables has {tables}>"
 
     def _repr_html_(self) -> str:
-        """Return the findings and tables, then the notes, for notebooks."""
+        """Return findings, tables and notes as HTML, for notebooks."""
         lines = (f"<p>{escape(line)}</p>" for line in (*self.notes, *self.missing))
         shown: tuple[Finding | Table, ...] = (*self.findings, *self.tables.values())
         parts = (part._repr_html_() for part in shown)
@@ -284,15 +286,15 @@ class Result(Struct, frozen=True):
 
 
 class Results(dict[str, Result]):
-    """Results by the names of their analyses."""
+    """Analysis name -> result."""
 
     def _repr_html_(self) -> str:
         return "".join(result._repr_html_() for result in self.values())
 
 
 def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Merge the findings of several analyses into one list: those of the first analysis in their order, all
-    others in their group, before the first one with a lower cost.
+    """Merge the findings of several analyses. Those of the first analysis keep their order. All
+    others are inserted in their group before the first finding with lower cost.
     """
     joined: list[Finding] = []
     for number, findings in enumerate(lists):
@@ -305,16 +307,19 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 def group_findings(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Return the findings by display group, in their order."""
+    """Return (group title, findings) in display order."""
     return [(group, [*own]) for group, own in groupby(findings, attrgetter("group"))]
 
 
 def comes_first(
     findings: Sequence[Finding], others: Sequence[Finding], repeats: float | None = None
 ) -> bool:
-    """Return whether some findings are shown before others: their most costly one costs much more than the
-    total savings of the others. repeats: share of the job that repeats, a larger share in longer jobs; the
-    others' savings refer to it. None if they refer to the job, and the most costly of them counts.
+    """Return True if some findings are shown before others, because the most expensive one costs
+    much more than the total savings of the others.
+
+    repeats: share of the job in the steady state, which is larger in longer jobs; the savings of
+    the others refer to it. None if they refer to the job; then only the most expensive of them
+    counts.
     """
     if repeats is None:
         repeats = max((one.share for one in others), default=0.0)
@@ -322,7 +327,7 @@ def comes_first(
 
 
 class Context(Struct, frozen=True):
-    """Facts of the job that `conclude` gets. Its methods replace numbers by texts."""
+    """Facts about the job for `conclude`. Its methods replace numbers by texts."""
 
     #: Reads the job's events.
     reader: EventReader
@@ -346,7 +351,7 @@ class Context(Struct, frozen=True):
     said: set[str] = field(default_factory=set)
 
     def explain_loss(self) -> str:
-        """Name the processes with lost work, for a note, or ""."""
+        """Return a sentence for a note about the processes with lost work, or ""."""
         self.said.add(self.options.lost_work)
         return self.options.lost_work
 
@@ -362,14 +367,15 @@ class Context(Struct, frozen=True):
 
     @property
     def devices(self) -> pl.DataFrame:
-        """The devices with work: rows of `RowTable.devices` of event_reader.py."""
+        """The devices with work, as rows of `RowTable.devices` in event_reader.py."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
         return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank` (or null; `by_name`: derived from file names), `who` (its name in tables), `node`,
-        `is_gpu` and `nccl_rank` of every task except helpers, and `device`, its first GPU with work, or null.
+        """Every task except helpers: `task`, `rank` (or null; `by_name`: derived from file names),
+        `who` (its name in tables), `node`, `is_gpu`, `nccl_rank`, and `device` (its first GPU with
+        work, or null).
         """
         rows = self.reader.rows.threads.filter(pl.col("kind") != HELPER)
         rows = rows.select("task", "rank", "by_name", "who", "node", "is_gpu", "nccl_rank")
@@ -378,7 +384,7 @@ class Context(Struct, frozen=True):
         return rows.join(devices, "task", how="left", maintain_order="left")
 
     def name_thread(self, row: int) -> tuple[str, str]:
-        """Return the name of a thread, without the prefix of helpers, and its host."""
+        """Return the name of a thread without the prefix of helpers, and its host."""
         name, node = self.reader.rows.threads.select("name", "node").row(row)
         return name.removeprefix("helper "), node
 
@@ -391,13 +397,13 @@ class Context(Struct, frozen=True):
         )
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
-        """Replace tasks in a frame by names of ranks, and add columns of `tasks` with their places."""
+        """Replace tasks by names of ranks, and add columns of `tasks` with their locations."""
         joined = _join_names(frame, self.tasks.select("task", *places, rank="who"), "task")
         return joined.select("rank", *places, pl.exclude("task", "rank", *places))
 
     def find_label(self, value: int, *names: str) -> str:
-        """Return the label of a value in the first of these name sets that has it (`range`: groups of
-        NVTX names), or "".
+        """Return the label of a value in the first of these name sets that contains it (`range`:
+        groups of NVTX names), or "".
         """
         for name in names:
             labels = self.labels.get(name)
@@ -410,8 +416,8 @@ class Context(Struct, frozen=True):
     def label_names(
         self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
     ) -> pl.DataFrame:
-        """Replace the values of some name sets in a frame by their labels. unknown: for values without a
-        label; default: their numbers.
+        """Replace the values of name sets in a column by labels. unknown: for values without a
+        label (default: the number).
         """
         known = pl.concat([self.labels[one] for one in sets]).unique("value")
         joined = _join_names(frame, known.select("label", pl.col("value").alias(column)), column)
@@ -435,7 +441,7 @@ class JobRanks(Struct, frozen=True):
 
     @classmethod
     def from_job(cls, context: Context, devices: pl.DataFrame) -> JobRanks:
-        """Return the ranks of a job. devices: as findings.py collects them."""
+        """Return the ranks of a job. devices: as collected by findings.py."""
         tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
         labels = context.reader.rows.devices.select(
             pl.col("device").cast(pl.Int64), "label", "node"
@@ -454,8 +460,8 @@ class JobRanks(Struct, frozen=True):
         return bool(self.devices["label"].is_not_null().any())
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of these tasks, in their order, without tasks that have none. Return none for a
-        job of one process, whose number is meaningless.
+        """Return the ranks of these tasks, in order, without tasks that have none. Return nothing
+        for a job of one process, whose number means nothing.
         """
         if self.tasks.height == 1:
             return ()
@@ -468,7 +474,7 @@ class JobRanks(Struct, frozen=True):
         return f"process {who}" if who.isdecimal() else who
 
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
-        """Return the devices of tasks, in their order."""
+        """Return the devices of tasks, in order."""
         by_task: dict[int, list[str]] = {}
         for *owners, label in self.devices.select("task", "host", "label").drop_nulls().rows():
             for task in {*owners}:
@@ -476,14 +482,14 @@ class JobRanks(Struct, frozen=True):
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
     def find_host(self, tasks: list[int]) -> str:
-        """Return the host with exactly these ranks if there are other hosts, else ""."""
+        """Return the host that has exactly these ranks, if there are other hosts; otherwise ""."""
         nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
         others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
         is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
         return nodes[0] if is_whole else ""
 
     def describe_ranks(self, tasks: list[int]) -> str:
-        """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
+        """Return ranks with hosts and GPUs as text: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
         `48 ranks`.
         """
         rows = self.tasks.filter(pl.col("task").is_in(tasks))
@@ -500,8 +506,8 @@ class JobRanks(Struct, frozen=True):
         return f"ranks {format_numbers(ranks)}{by_name} ({where})"
 
     def _describe_one(self, task: int) -> str:
-        """Name a rank with its GPUs or host; a GPU that is an NCCL rank by its own name; with its host if
-        there are several, or nothing else is known.
+        """Return the name of a rank with its GPUs or host. A GPU that is an NCCL rank has its own
+        name; its host is included if there are several, or if nothing else is known.
         """
         (row,) = self.tasks.filter(task=task).rows(named=True)
         where, number = [*self.list_devices([task])], row["nccl_rank"]
@@ -515,7 +521,7 @@ class JobRanks(Struct, frozen=True):
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:
-    """Return ascending numbers as text: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
+    """Return sorted numbers as text: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
     if len(numbers) > 2:
         steps = {second - first for first, second in pairwise(numbers)}
         if steps == {1}:
@@ -526,11 +532,11 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 
 
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
-    """Return the name of every communicator by its value.
+    """Return communicator value -> name.
 
-    kernels: at least one row for each communicator (its value, negative if unknown) and task. tasks: task,
-    rank (or null), who, node, is_gpu. Several communicators of the same members are numbered: `world (0-15)`,
-    `world (0-15) #2`.
+    kernels: at least one row per communicator (value, negative if unknown) and task. tasks: task,
+    rank (or null), who, node, is_gpu. Communicators with the same members are numbered: `world
+    (0-15)`, `world (0-15) #2`.
     """
     places = {task: place for task, *place in tasks.select("task", "rank", "who", "node").rows()}
     all_ranks, gpus = tasks["rank"].drop_nulls().n_unique(), {*tasks.filter("is_gpu")["task"]}
@@ -553,7 +559,9 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, 
 
 
 def _name_gpus(names: Sequence[str]) -> str:
-    """Return GPUs by their processes, of names such as `rank 0 GPU1`: `rank 0 GPU0-3, rank 1 GPU0-3`."""
+    """Return names of GPUs such as `rank 0 GPU1` as one text by process: `rank 0 GPU0-3, rank 1
+    GPU0-3`.
+    """
     numbers: dict[str, list[int]] = {}
     for name in names:
         process, _, number = name.rpartition("GPU")
@@ -565,7 +573,7 @@ def _name_gpus(names: Sequence[str]) -> str:
 
 
 def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
-    """Return the name of a set of ascending ranks."""
+    """Return the name of a set of sorted ranks."""
     shown = format_numbers(list(ranks), ",")
     steps = {second - first for first, second in pairwise(ranks)}
     if len(ranks) == 1:
@@ -582,12 +590,14 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> s
 
 
 def sum_known(numbers: pl.Expr) -> pl.Expr:
-    """Return the sum of numbers, null if one of them is unknown (null or negative)."""
+    """Return an expression for the sum of numbers; null if one of them is unknown (null or
+    negative).
+    """
     return pl.when((numbers.fill_null(-1) >= 0).all()).then(numbers.sum())
 
 
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
-    """Return the ratio of columns; null if there is nothing to divide by."""
+    """Return an expression for the ratio of columns; null if there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part
     whole = pl.col(whole) if isinstance(whole, str) else whole
     return pl.when(whole != 0).then(part / whole)

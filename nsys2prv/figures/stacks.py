@@ -1,6 +1,6 @@
-"""Find the program locations in which host threads spend some time: by the call stacks of calls, then by CPU
-samples outside these calls. The stack of a call also applies to nested calls without a stack. CPU samples
-also reveal ranks inside MPI if MPI was not traced.
+"""Find the program locations in which host threads spend time: first from the call stacks of calls,
+then from CPU samples outside these calls. The stack of a call also applies to nested calls without
+a stack. CPU samples also show ranks inside MPI if MPI was not traced.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ MPI_SAMPLES = {"begin": pl.Int64, "lasts": pl.Int64, "call": pl.String}
 
 
 def read_layouts(unit: DeviceGroup, layouts: tuple[str, ...], *fields: str) -> pl.DataFrame:
-    """Return the events of some layouts, by begin."""
+    """Return the events of some layouts, sorted by start."""
     return pl.concat(
         [unit.read_begins(layout, fields) for layout in layouts if unit.has(layout)]
     ).sort("begin", maintain_order=True)
 
 
 def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl.DataFrame:
-    """Return the CPU samples of a thread while it runs, outside the profiler: begin, owner, own_1, own_2,
-    lasts (ns since the previous one, at most LONGEST_SAMPLE times the usual interval). with_place: only
-    samples whose owner is known; often only every fourth has a stack of more than one function, and
-    represents the others.
+    """Return the CPU samples of a thread while it runs, outside the profiler.
+
+    Columns: begin, owner, own_1, own_2, lasts (ns since the previous sample, at most LONGEST_SAMPLE
+    times the usual interval). with_place: return only samples whose owner is known. Often only
+    every fourth sample has a stack of more than one function, and represents the others.
     """
     fields = ("owner", "own_1", "own_2", "state", "module")
     samples = unit.remember("cpu_samples", lambda: read_layouts(unit, SAMPLES, *fields)).filter(
@@ -75,8 +76,8 @@ def read_samples(unit: DeviceGroup, thread: int, with_place: bool = False) -> pl
 
 @cache
 def _match_mpi_call() -> str:
-    """Return a regular expression with a group for the name of an MPI function in the text of a stack: in C,
-    and as Fortran compilers write it.
+    """Return a regular expression with a group for the name of an MPI function in the text of a
+    stack, as in C and as Fortran compilers write it.
     """
     sets = load_catalogue().name_sets
     labels = {label for layout in MPI_LAYOUTS for label in sets[layout].list_known_values()}
@@ -85,8 +86,10 @@ def _match_mpi_call() -> str:
 
 
 def read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
-    """Return the CPU samples of a thread with known stacks, if MPI was not traced: `begin`, `lasts` (ns, the
-    time each sample represents), `call` (its MPI function, null outside MPI).
+    """Return the CPU samples of a thread with known stacks, if MPI was not traced.
+
+    Columns: `begin`, `lasts` (ns that the sample represents), `call` (its MPI function, null
+    outside MPI).
     """
     if unit.has(*MPI_LAYOUTS) or not unit.has(*SAMPLES):
         return pl.DataFrame(schema=MPI_SAMPLES)
@@ -101,8 +104,8 @@ def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
 
 
 def read_stacks(unit: DeviceGroup) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the whole stacks of a unit by begin, and their texts, as `read_stacks` of readers does; they are
-    read once.
+    """Return the call stacks of a unit sorted by start, and their texts, as `read_stacks` of
+    readers does. They are read once.
     """
 
     def read() -> tuple[pl.DataFrame, pl.Series]:
@@ -115,8 +118,9 @@ def read_stacks(unit: DeviceGroup) -> tuple[pl.DataFrame, pl.Series]:
 def _list_stacks(
     unit: DeviceGroup, thread: int, layouts: tuple[str, ...] = SAMPLES
 ) -> pl.DataFrame:
-    """Return the stacks of a thread's samples, or of what else has some: `begin`, whether it has more than one
-    function (`is_whole`), and the MPI function in it where MPI was not traced (`call`, null for none).
+    """Return the stacks of a thread's samples, or of other layouts: `begin`, whether it has more
+    than one function (`is_whole`), and the MPI function in it if MPI was not traced (`call`, or
+    null).
     """
     rows, texts = read_stacks(unit)
 
@@ -145,11 +149,12 @@ def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
 def divide_time(
     time: Spans, calls: Iterable[pl.DataFrame], samples: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Divide the time of a thread among places: `place`, `time` (ns), and `count` of calls and samples. Calls
-    take precedence, in the order of the frames, the innermost of nested calls first; samples divide the rest
-    of the time and represent no more than that.
+    """Divide the time of a thread among places: `place`, `time` (ns), and `count` of calls and
+    samples.
 
-    calls: `begin`, `end`, `place`; samples: `begin`, `lasts` (ns), `place`.
+    Calls take precedence, in the order of the frames; of nested calls, the innermost counts.
+    Samples divide the remaining time, and represent no more than that. calls: `begin`, `end`,
+    `place`. samples: `begin`, `lasts` (ns), `place`.
     """
     pieces, left = [], time
     for one in calls:
@@ -168,8 +173,9 @@ def divide_time(
 
 
 def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFrame:
-    """Return the samples of a thread with stacks of more than one function, if the others are in the
-    majority: then Nsight Systems took a stack only with every n-th sample, which represents the others.
+    """Return only the samples with stacks of more than one function, if the others are in the
+    majority: Nsight Systems then took a stack only with every n-th sample, which represents the
+    others.
     """
     count = is_whole.sum()
     return samples.filter(is_whole) if 0 < 2 * count <= samples.height else samples
@@ -177,7 +183,7 @@ def keep_whole_stacks(samples: pl.DataFrame, is_whole: pl.Series) -> pl.DataFram
 
 def weigh_samples(begin: pl.Series) -> pl.Series:
     """Return the time that each sample of a thread represents (ns): since the previous one, at most
-    LONGEST_SAMPLE times the usual interval. begin: sample times, ascending.
+    LONGEST_SAMPLE times the usual interval. begin: sorted sample times.
     """
     lasts = begin.diff().fill_null(0)
     usual = float(lasts.filter(lasts > 0).median() or 0)
@@ -185,8 +191,9 @@ def weigh_samples(begin: pl.Series) -> pl.Series:
 
 
 def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = True) -> Spans:
-    """Return the spans in which CPU samples show a thread computing, outside the profiler. where: selects
-    samples."""
+    """Return the spans in which CPU samples show a thread computing, outside the profiler. where:
+    expression that selects samples.
+    """
     if not unit.has(*SAMPLES):
         return EMPTY
     begin, lasts = to_arrays(read_samples(unit, thread).filter(where), "begin", "lasts")
@@ -194,9 +201,9 @@ def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = T
 
 
 def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-    """Return the times when a thread runs; when it is off the CPU; when it has not begun, has ended or only
-    waits (after it left the CPU for the last time, with no call recorded); and when all threads are in that
-    state while GPU metrics are recorded.
+    """Return four sets of times of a thread: it runs; it is off the CPU; it has not begun, has
+    ended or only waits (after it left the CPU for the last time, with no recorded call); and all
+    threads are in that third state while GPU metrics are recorded.
     """
     return unit.remember(("states", thread), lambda: _find_states(unit, thread))
 
@@ -235,8 +242,8 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
 
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
-    """Measure how much of some time a thread spends in each place of the program: `place` (functions, see
-    :func:`label_place`), `time` (ns). The rest of the time is not sufficiently known.
+    """Return how much of a set of times a thread spends in each place of the program: `place`
+    (functions, see :func:`label_place`), `time` (ns). For the remaining time, too little is known.
     """
     samples, calls = None, []
     for layout in CALLS:
@@ -269,8 +276,8 @@ def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame
 
 
 def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndarray | int:
-    """Return the owner of each call of a thread: MPI, by the call stack, if MPI calls are not recorded;
-    otherwise 0. calls: thread, begin.
+    """Return the owner of each call of a thread: MPI, from the call stack, if MPI calls are not
+    recorded; otherwise 0. calls: thread, begin.
     """
     if unit.has(*MPI_LAYOUTS) or not calls.height:
         return 0
@@ -280,7 +287,7 @@ def _find_owners(unit: DeviceGroup, layout: str, calls: pl.DataFrame) -> np.ndar
 
 
 def _forget_rare(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return samples with place 0 for rare callers: the other samples there share their time."""
+    """Return samples in which rare callers have place 0. The other samples there share their time."""
     callers = pl.col("place") // (1 << OWNER_BITS)
     is_known = pl.len().over(callers) >= LEAST_SAMPLES
     return samples.with_columns(place=pl.when(is_known).then("place").otherwise(0))
@@ -291,7 +298,7 @@ def _join(first: np.ndarray, second: np.ndarray, owner: np.ndarray | int = 0) ->
 
 
 class Place(Struct, frozen=True):
-    """Place in the program in which most of some time is spent."""
+    """The place in the program in which most of some time is spent."""
 
     #: Its share of the time.
     share: float
@@ -316,7 +323,7 @@ def _is_untraced(owner: str, context: Context) -> bool:
 
 
 def label_place(place: int, context: Context) -> str:
-    """Return the display name of a place: `alloc (app), called by main, in the CUDA driver`; ""
+    """Return the name of a place for display: `alloc (app), called by main, in the CUDA driver`; ""
     if nothing is known.
     """
     owner = _name_owner(place)
@@ -336,8 +343,8 @@ def label_place(place: int, context: Context) -> str:
 
 
 def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:
-    """Return the place of most of some time (ns), or None if too little of it is known. places: from
-    :func:`measure_places`.
+    """Return the place with most of some time (ns), or None if too little of the time is known.
+    places: from :func:`measure_places`.
     """
     callers = pl.col("place") // (1 << OWNER_BITS)
     sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)
@@ -355,8 +362,9 @@ def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | 
 
 
 def list_places(frames: Frames, context: Context) -> pl.DataFrame:
-    """Return the places of hosts while GPUs are idle, the longest first for each task: `who`, `where`,
-    `time_ns`, `idle_share` (of the idle time of its GPUs). frames: `activities` and `uses`, from findings.py.
+    """Return the places of hosts while GPUs are idle, for each task the longest first: `who`,
+    `where`, `time_ns`, `idle_share` (of its GPUs' idle time). frames: `activities` and `uses`, from
+    findings.py.
     """
     rows, uses = frames["activities"], frames["uses"]
     if not rows.height:
@@ -379,8 +387,8 @@ def list_places(frames: Frames, context: Context) -> pl.DataFrame:
 
 
 def count_mpi_samples(unit: DeviceGroup, thread: int, time: Spans) -> pl.DataFrame:
-    """Count the CPU samples of a thread in each MPI call within some time, if MPI was not traced: `call`,
-    null outside MPI, and `count`.
+    """Return the number of CPU samples of a thread in each MPI call within a set of times, if MPI
+    was not traced: `call` (null outside MPI) and `count`.
     """
     samples = read_mpi_samples(unit, thread)
     if not samples.height:

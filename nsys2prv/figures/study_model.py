@@ -1,5 +1,5 @@
-"""Study several runs of one program and compare their figures; define the POP efficiencies (rows.yaml) that
-reports and studies share.
+"""Represent several runs of one program and compare them; define the POP efficiencies (rows.yaml)
+that reports and studies share.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
 
 class Row(Struct, frozen=True):
-    """A figure of a run."""
+    """A value that every run has: a row of the study."""
 
     #: Its name in JSON: `speedup`, or `device.parallel` for a figure of a part of the run.
     path: str
@@ -88,16 +88,18 @@ class Row(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name below the figure that it is a factor of."""
+        """Its name below the value that it is a factor of."""
         return self.short or self.name
 
     @property
     def bare_name(self) -> str:
-        """Its name without the owner of the efficiency, for places where that is clear."""
+        """Its name without the owner of the efficiency (device, host), if that is clear from the
+        context.
+        """
         return self.name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
 
     def find_value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the figure from the metrics of a run or region, or None if unknown."""
+        """Return the value from the metrics of a run or region, or None if unknown."""
         part, _, key = self.path.rpartition(".")
         return (metrics.get(part) or {} if part else metrics).get(key)
 
@@ -117,14 +119,16 @@ def list_factors(path: str) -> list[str]:
 
 
 def rate_efficiency(value: float) -> str:
-    """Return whether an efficiency, as it is printed (79.96% is 80.0%), is good, fair or poor."""
+    """Return whether an efficiency, rounded as it is printed (79.96% is 80.0%), is good, fair or
+    poor.
+    """
     printed = round(value, 3)
     return "good" if printed >= GOOD else "fair" if printed >= FAIR else "poor"
 
 
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
-    """Return the rows with a figure in any of these runs or regions, and their figures. Rows within and
-    between nodes are included only for several nodes.
+    """Return the rows with a value in any of these runs or regions, and their values. Rows within
+    and between nodes are included only if there are several nodes.
     """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
     if any(row.path == OFFLOAD and any(values) for row, values in found):
@@ -143,7 +147,7 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def nest_rows(figures: Figures) -> Figures:
-    """Return rows with their depth below the known figures that they are factors of."""
+    """Return rows with their depth below the known values of which they are factors."""
     rows, above = [], []
     for row, values in figures:
         above = [depth for depth in above if depth < row.depth]
@@ -165,7 +169,7 @@ class Interval(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Kernels of a class, or communication of a sort, of an iteration on all ranks."""
+    """Kernels of a class, or communication of a sort, per iteration on all ranks."""
 
     #: Kernels, operations or calls of an iteration.
     count: float
@@ -178,7 +182,7 @@ class Work(Struct, frozen=True):
 
 
 def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
-    """Return the time that devices lose by an efficiency (ns), or None if unknown."""
+    """Return the time that devices lose through an efficiency (ns), or None if unknown."""
     device = metrics.get("device", {})
     efficiency = device.get("global", device.get("parallel"))
     return None if efficiency is None else elapsed_ns * max(1 - efficiency, 0.0)
@@ -248,47 +252,47 @@ class Run(Struct, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """Numbers of GPUs, nodes and ranks, which identify equal runs of several studies: `4/1/4`."""
+        """Numbers of GPUs, nodes and ranks, which identify equal runs in several studies: `4/1/4`."""
         return f"{self.devices}/{self.nodes}/{self.ranks}"
 
     @property
     def size(self) -> str:
-        """This number, as text."""
+        """The number of units as text."""
         return format_count(self.units, "GPU" if self.devices else "rank")
 
     @property
     def title(self) -> str:
-        """Its label, or its path, in one line."""
+        """Its label, or its path, on one line."""
         return escape_to_one_line(self.label or self.name)
 
     @property
     def focus(self) -> str:
-        """Return the name of the time that its findings shorten."""
+        """Return the name of the time that its findings would shorten."""
         return "steady state" if self.interval.iterations else "time"
 
     @property
     def focus_ns(self) -> float:
-        """The time covered by its figures (ns)."""
+        """The time that its values cover (ns)."""
         return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
 
     @property
     def lost_ns(self) -> float | None:
-        """The time that an iteration loses on its devices (ns), or None."""
+        """The time that devices lose per iteration (ns), or None."""
         return compute_loss(self.metrics, self.metrics["elapsed_ns"])
 
     def find_value(self, path: str) -> float | None:
-        """Return a figure, or None."""
+        """Return a value, or None if unknown."""
         return ROW_OF[path].find_value(self.metrics)
 
     def is_labelled_by_path(self) -> bool:
-        """Return whether its label is the name of its folder or file."""
+        """Return True if its label is the name of its folder or file."""
         path = Path(self.name).absolute()
         paths = (path, path.with_suffix(""), path.parent)
         return any(one.as_posix().endswith(f"/{self.title}") for one in paths)
 
 
 class _Figures(Struct):
-    """Figures of a run from which others are computed, in nanoseconds and fractions."""
+    """Values of a run from which others are computed, in ns and fractions."""
 
     elapsed_ns: Annotated[float, Meta(gt=0)]
     useful_ns: float | None = None
@@ -304,7 +308,7 @@ _COMPUTED = Annotated[
 
 
 class Scaling(Struct, frozen=True):
-    """Growth of the work with the devices."""
+    """How the work grows with the number of devices."""
 
     #: `strong`, `weak`, or None if undecided.
     detected: str | None
@@ -320,7 +324,7 @@ T = TypeVar("T", bound="ComparedRuns")
 
 
 class ComparedRuns(Struct):
-    """The figures of a study; `runs` are ordered by devices, nodes and ranks."""
+    """The values of a study. `runs` are sorted by devices, nodes and ranks."""
 
     scaling: Scaling
     #: Name of the run that speedup and scalability are relative to.
@@ -340,8 +344,8 @@ class ComparedRuns(Struct):
 
     @classmethod
     def from_dict(cls: type[T], content: Mapping[str, Any], source: str = "study") -> T:
-        """Return the study written by :meth:`to_dict`. source: name for error messages. Raise Nsys2prvError
-        if it is not a study.
+        """Return a study from the data of :meth:`to_dict`. source: name for error messages. Raise
+        Nsys2prvError if it is not a study.
         """
         if content.get("format") != FORMAT:
             raise Nsys2prvError(f"{source}: is not the JSON of a study ({FORMAT})")
@@ -354,7 +358,7 @@ class ComparedRuns(Struct):
 
     @property
     def table(self) -> pl.DataFrame:
-        """A row for each run: run, devices, nodes, ranks, and its figures, with names such as
+        """A row for each run: run, devices, nodes, ranks, and its values, with names such as
         `device_parallel`.
         """
         rows = [
@@ -370,7 +374,7 @@ class ComparedRuns(Struct):
 
     @property
     def region_table(self) -> pl.DataFrame:
-        """A row for each run and region, with its figures."""
+        """A row for each run and region, with its values."""
         rows = [
             {"run": run.label, "devices": run.devices, "region": name, **figures}
             for run in self.runs
@@ -393,12 +397,12 @@ class ComparedRuns(Struct):
 
     @property
     def reference_run(self) -> Run:
-        """The run that others are compared with."""
+        """The run with which the others are compared."""
         return next(run for run in self.runs if run.name == self.reference)
 
     @property
     def has_devices(self) -> bool:
-        """Return whether any run has GPUs with work."""
+        """Return True if any run has GPU work."""
         return any(run.devices for run in self.runs)
 
     @property
@@ -410,12 +414,14 @@ class ComparedRuns(Struct):
 
     @property
     def missing(self) -> list[str]:
-        """Return lines that say which figures are not known and why."""
+        """Return lines about values that are unknown, and why."""
         return self.list_lines(lambda run: run.missing)
 
     @property
     def comparison(self) -> str:
-        """Name the reference run, and describe how the work of the others grows."""
+        """Return a sentence that names the reference run, and describes how the work of the others
+        grows.
+        """
         reference = f"reference: {self.reference_run.title}"
         if len(self.runs) == 1:
             return "one run: its efficiencies, without scalability"
@@ -425,15 +431,15 @@ class ComparedRuns(Struct):
         return f"{self.scaling.used} scaling{why}; {reference}"
 
     def list_environment(self) -> list[tuple[str, list[str]]]:
-        """Return where and how the runs ran and were recorded: a name, and a text for each run, "" if
-        unknown.
+        """Return (name, text per run) about where and how the runs were executed and recorded; ""
+        if unknown.
         """
         names = dict.fromkeys(name for run in self.runs for name in run.environment)
         return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]
 
     def list_work(self, sort: str) -> list[tuple[str, list[Work | None]]]:
-        """Return the `kernels` by class, or the `communication` by operation, of an iteration of each run, in
-        order of their maximum time in any run.
+        """Return the `kernels` by class, or the `communication` by operation, per iteration of each
+        run, sorted by the largest time in any run.
         """
         each = [run.work.get(sort, {}) for run in self.runs]
         most: dict[str, float] = {}
@@ -444,8 +450,9 @@ class ComparedRuns(Struct):
         return [(name, [own.get(name) for own in each]) for name in names]
 
     def estimate_chance(self, first: Run, last: Run, path: str) -> float:
-        """Estimate the random difference between two runs' figures: two standard errors, from the spread over
-        iterations, or half the difference between repeats of one of them; as a share for times.
+        """Return the random difference between two runs' values: two standard errors from the
+        spread over iterations, or half the difference between repeats of one of them; for times, as
+        a share.
         """
         row, errors, spreads = ROW_OF[path], [], []
         for run in (first, last):
@@ -457,8 +464,9 @@ class ComparedRuns(Struct):
         return max(2 * sum(one**2 for one in errors) ** 0.5, *spreads)
 
     def list_recommendations(self) -> list[tuple[Finding, list[float | None]]]:
-        """Return recommendations by savings, causes before limits: each finding of the runs about their focus
-        once, from the largest run that has it; and its shares in each run, or None.
+        """Return the recommendations by savings, causes before limits. Each finding of the runs
+        about their focus is listed once, from the largest run that has it, with its share in each
+        run or None.
         """
         found: dict[tuple[str, str], Finding] = {}
         for run in reversed(self.runs):
@@ -469,8 +477,8 @@ class ComparedRuns(Struct):
         return [(one, self.list_shares(one)) for one in order]
 
     def explain_low(self) -> list[tuple[Row, float | None, float, list[Finding]]]:
-        """Return each factor of the largest run that is low, or has fallen: its row, its value in the
-        reference and in this run, and the findings that explain it, if any.
+        """Return each factor of the largest run that is low or has decreased: its row, its value in
+        the reference and in this run, and the findings that explain it.
         """
         first, last = self.reference_run, self.runs[-1]
         found, explained = list(map(Finding.from_dict, last.findings)), []
@@ -487,13 +495,14 @@ class ComparedRuns(Struct):
         return explained
 
     def list_metrics(self) -> list[tuple[str, list[float | None]]]:
-        """Return the means of GPU metrics recorded by runs."""
+        """Return the mean GPU metrics of the runs, if recorded."""
         names = dict.fromkeys(name for run in self.runs for name in run.gpu_metrics)
         return [(name, [run.gpu_metrics.get(name) for run in self.runs]) for name in names]
 
     def list_history(self, path: str) -> list[tuple[str, list[float | None]]]:
-        """Return a figure over earlier studies and this one, for each of its runs that also appears in one of
-        them."""
+        """Return a value over earlier studies and this one, for each run that also appears in an
+        earlier study.
+        """
         row = ROW_OF[path]
         each = [
             [row.find_value(past.metrics.get(run.shape, {})) for past in self.history]
@@ -504,7 +513,7 @@ class ComparedRuns(Struct):
         return [(head, own) for head, own in named if any(one is not None for one in own[:-1])]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
-        """Return the share of a finding of the largest run in each run, or None."""
+        """Return the share in each run of a finding of the largest run, or None."""
         shares = []
         for run in self.runs:
             alike = [
@@ -517,11 +526,13 @@ class ComparedRuns(Struct):
 
     @property
     def region_heads(self) -> list[str]:
-        """Return the heading of the column of each region."""
+        """Return the column heading of each region."""
         return list(map(escape_to_one_line, self.regions))
 
     def list_lines(self, list_of_run: Callable[[Run], Sequence[str]]) -> list[str]:
-        """Return the lines of all runs, each once; one that not all runs have begins with its runs."""
+        """Return the lines of all runs without repetitions. A line that not all runs have begins
+        with the names of its runs.
+        """
         runs_by_line: dict[str, list[str]] = {}
         for run in self.runs:
             for line in list_of_run(run):
@@ -532,8 +543,8 @@ class ComparedRuns(Struct):
         ]
 
     def name_runs(self, with_nodes: bool = True) -> list[str]:
-        """Return the heading of the column of each run: `8 GPUs, 2 nodes`, or its label if given, or if
-        several runs have equally many.
+        """Return the column heading of each run: `8 GPUs, 2 nodes`, or its label if one was given,
+        or if several runs have equally many.
         """
         sizes = [run.size for run in self.runs]
         if len({*sizes}) < len(sizes) or (with_nodes and any(run.nodes > 1 for run in self.runs)):
@@ -549,7 +560,7 @@ class ComparedRuns(Struct):
         return self.name_row(row, row.label)
 
     def name_row(self, row: Row, name: str = "") -> str:
-        """Return the name of a row; without GPUs all rows concern hosts."""
+        """Return the name of a row. Without GPUs, all rows are about hosts."""
         name = name or row.name
         if self.has_devices or not row.path.startswith("host."):
             return name
@@ -557,8 +568,9 @@ class ComparedRuns(Struct):
         return bare[0].upper() + bare[1:] if bare != name else name
 
     def list_figures(self) -> Figures:
-        """Return the figures of the runs. A run without iterations has no time if other runs have
-        iterations."""
+        """Return the values of the runs. A run without iterations has no time if other runs have
+        iterations.
+        """
         counts = [run.interval.iterations for run in self.runs]
         metrics = [
             run.metrics if count or not any(counts) else {**run.metrics, "elapsed_ns": None}
@@ -567,7 +579,7 @@ class ComparedRuns(Struct):
         return nest_rows(list_known_rows(metrics))
 
     def list_region_figures(self) -> list[tuple[str, Figures]]:
-        """Return the figures of the regions side by side, for each run, with the region's name. Times are per
+        """Return for each run and region name the values of regions side by side. Times are per
         iteration.
         """
         if not self.regions:
@@ -576,8 +588,8 @@ class ComparedRuns(Struct):
         return [*zip(self.name_runs(False), map(list_known_rows, each), strict=True)]
 
     def group_regions(self) -> list[tuple[Row, str, str, list[float | None]]]:
-        """Return the figures of regions by row, then by run that has any: row, its name (of the first
-        of its runs), run, a figure for each region.
+        """Return the values of regions, sorted by row and run: row, its name (in the first of its
+        runs), run, and a value per region.
         """
         regions = [
             (head, {row.path: values for row, values in figures})
@@ -596,7 +608,7 @@ class ComparedRuns(Struct):
 
 
 def _find_region(run: Run, name: str) -> Metrics:
-    """Return the figures of a region; its time is that of an iteration."""
+    """Return the values of a region. Its time is per iteration."""
     region = run.regions.get(name) or {}
     elapsed = (region if run.devices else region.get("host") or {}).get("elapsed_ns")
     if elapsed is None:
@@ -605,7 +617,7 @@ def _find_region(run: Run, name: str) -> Metrics:
 
 
 def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:
-    """Return the efficiencies by part, of rows of the tables of devices and of hosts."""
+    """Return the efficiencies by part. device, host: rows of the tables of devices and hosts."""
     metrics: Metrics = {"device": {}, "host": {}}
     for part, row in (("device", device), ("host", host)):
         for column, value in row.items():

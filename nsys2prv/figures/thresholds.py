@@ -1,7 +1,8 @@
-"""Define the limits from which something counts in figures. Each has an explanation; shares are fractions of
-1, times ns.
+"""Define the limits from which something counts in figures. Each has an explanation; shares are
+fractions of 1, times are ns.
 
-Unless stated otherwise, they were set by jobs with known iterations and causes (`tests/analysis`).
+Unless stated otherwise, they were set with jobs whose iterations and causes are known
+(`tests/analysis`).
 """
 
 # Iterations, and the steady state.

@@ -1,5 +1,5 @@
-"""Divide time: of each GPU, or of ranks without GPUs, into disjoint parts; of the job along its critical
-path; of host threads by their whole call stacks, as in flame graphs.
+"""Divide time into disjoint parts: the time of each GPU, or of ranks without GPUs; the time of the
+job along its critical path; and the time of host threads by their call stacks, as in flame graphs.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ NO_DEVICE = -1
 
 
 def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
-    """Return task and device of all GPU work, and the tasks of ranks without any (with NO_DEVICE), by
-    task."""
+    """Return (task, device) for all GPU work, and tasks of ranks without any (with NO_DEVICE),
+    sorted by task.
+    """
     lanes = {(task, device) for device, task, _ in group.work_counts}
     busy = {one for task, _ in lanes for one in (task, group.find_host(task))}
     rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
@@ -74,8 +75,8 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
 
 
 def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:
-    """Yield the spans of the covered time in which a GPU is in each of PARTS, or a rank without a GPU in
-    HOST_PARTS. A part may be yielded several times.
+    """Yield (part, spans) of the covered time: each of PARTS for a GPU, or of HOST_PARTS for a rank
+    without a GPU. A part may be yielded several times.
     """
     if device == NO_DEVICE:
         yield from find_task_parts(group, task, group.covered)
@@ -99,8 +100,9 @@ def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[st
 
 
 def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
-    """Return the spans in which NCCL kernels on a device wait for other ranks, and in which they move
-    data."""
+    """Return the spans in which NCCL kernels on a device wait for other ranks, and those in which
+    they move data.
+    """
     if not group.has(*WAITS):
         return EMPTY, EMPTY
     kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
@@ -112,8 +114,8 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
 
 
 def collect(group: DeviceGroup) -> Collected:
-    """Collect the parts of each lane: task and GPU (`lanes`), by iteration (`iterations`) and over
-    time (`bins`; of a GPU's host too), ns.
+    """Yield the parts of each lane (ns): by task and GPU (`lanes`), by iteration (`iterations`),
+    and over time (`bins`; also for a GPU's host).
     """
     steady, covered = group.options.steady, group.options.covered_steady
     bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
@@ -156,7 +158,7 @@ def count_bins(group: DeviceGroup) -> int:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the parts by GPU (or rank), by iteration and over time."""
+    """Add tables of the parts by GPU (or rank), by iteration and over time."""
     lanes = frames["lanes"]
     if not lanes.height:
         result.missing.append(f"where the time went: {context.explain_absence(tuple(WORK))}")
@@ -200,14 +202,14 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _list_parts(frame: pl.DataFrame, parts: Iterable[str]) -> list[str]:
-    """Return the parts of a frame that have figures: host parts if they have some time."""
+    """Return the parts that have values in a frame. Host parts are included if they take time."""
     known = (part for part in parts if part in frame.columns)
     return [part for part in known if part in ALWAYS or frame[part].sum()]
 
 
 def _sum_lateness(context: Context, lanes: pl.DataFrame) -> pl.DataFrame:
-    """Return by lane and iteration (`number`) its delay at NCCL collectives (`late`), and the time that
-    others wait for it alone (`delays`): until the second to last rank arrived.
+    """Return by lane and iteration (`number`) its delay at NCCL collectives (`late`), and the time
+    that others wait only for it (`delays`), until the second to last rank arrived.
     """
     steady, late = context.options.steady, pl.col("late")
     if steady is None:
@@ -241,7 +243,7 @@ PATH_PARTS = {
 
 
 def collect_path(unit: DeviceGroup) -> Collected:
-    """Collect the time on the path by task, cause, class and kernel."""
+    """Yield the time on the critical path by task, cause, class and kernel."""
     pieces = unit.read_begins(CRITICAL_PATH, ("cause", "class"))
     work = unit.work.select(pl.col("thread", "name").cast(pl.Int64), "begin", "end")
     pieces = join_work(pieces, work).with_columns(
@@ -260,7 +262,7 @@ def collect_path(unit: DeviceGroup) -> Collected:
 
 
 def conclude_path(unit_frames: Frames, context: Context, result: Result) -> None:
-    """Add the path by cause, rank, class and kernel."""
+    """Add tables of the critical path by cause, rank, class and kernel."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the time of the whole job, also for ranks, classes and kernels.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
@@ -297,8 +299,8 @@ def conclude_path(unit_frames: Frames, context: Context, result: Result) -> None
 def _sum_shares(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, **more: pl.Expr
 ) -> pl.DataFrame:
-    """Return the number of pieces by a column, their time (ns) and its share of the whole path,
-    the same for the steady state, and more sums.
+    """Return the number of path pieces by a column, their time (ns), its share of the whole path,
+    the same for the steady state, and further sums.
     """
     sums = pieces.group_by(key, maintain_order=True).agg(
         pl.col("pieces", "time_ns").sum(),
@@ -319,7 +321,7 @@ FLAME_SCHEMA = {"depth": pl.Int64, "name": pl.String, "begin_ns": pl.Int64, "tim
 
 
 def collect_stacks(group: DeviceGroup) -> Collected:
-    """Collect the time of each thread in each stack (`stacks`)."""
+    """Yield the time of each thread in each call stack (`stacks`)."""
     rows, texts = read_stacks(group)
     if not rows.height:
         return
@@ -351,8 +353,8 @@ def collect_stacks(group: DeviceGroup) -> Collected:
 
 
 def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
-    """Return the spans in which all GPUs of a process are idle, or None if unknown, and the threads that
-    drive them.
+    """Return the spans in which all GPUs of a process are idle (None if unknown), and the threads
+    that launch work on them.
     """
     devices = [one for one in group.devices if task in group.list_device_tasks(one)]
     pairs = group.launch_pairs if devices else ()
@@ -367,7 +369,9 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
 
 
 def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
-    """Add the folded stacks, and the flame graph of threads that drive GPUs while these are idle."""
+    """Add the folded stacks, and the flame graph of threads that launch GPU work while the GPUs are
+    idle.
+    """
     stacks = frames["stacks"]
     if not stacks.height:
         absent = context.explain_absence(STACK_LAYOUTS)
@@ -392,8 +396,8 @@ def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
 
 
 def lay_out_flames(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Return the flame graphs (:func:`lay_out_flame`) of all ranks together, and of each of several: `rank`,
-    "all" of the first. stacks: `rank`, `stack`, `time_ns`.
+    """Return the flame graphs (:func:`lay_out_flame`) of all ranks together (`rank` is "all"), and
+    of each of several ranks. stacks: `rank`, `stack`, `time_ns`.
     """
     flames = [lay_out_flame(stacks).with_columns(rank=pl.lit("all"))]
     if (ranks := stacks["rank"].unique(maintain_order=True).to_list())[1:]:
@@ -405,8 +409,9 @@ def lay_out_flames(stacks: pl.DataFrame) -> pl.DataFrame:
 
 
 def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Return the frames of a flame graph: `depth` (0 is the outermost), `name`, `begin_ns` (from the
-    left) and `time_ns`; of `all` the whole, in depth 0. stacks: `stack`, `time_ns`.
+    """Return the frames of a flame graph: `depth` (0 is the outermost), `name`, `begin_ns` (from
+    the left) and `time_ns`. The frame `all` in depth 0 contains the whole. stacks: `stack`,
+    `time_ns`.
     """
     sums = stacks.filter(pl.col("time_ns") > 0).group_by("stack").agg(pl.col("time_ns").sum())
     # So that stacks with the same begin stand together.

@@ -1,5 +1,5 @@
-"""Share the context for describing all causes of a job: the job and its replay, how a finding is made, and
-where in the program the time of a cause is spent: call, kernel, NVTX range, and moment.
+"""Share the context for describing causes of a job: the job and its replay, how a finding is made,
+and where in the program the time of a cause is spent (call, kernel, NVTX range, moment).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMED_TIMES = ("part", "names", "name", "time", "longest")
 
 
 class CauseContext(JobFacts, frozen=True, dict=True):
-    """A job and its replay, for describing causes."""
+    """A job and its replay, from which causes are described."""
 
     replay: Replay
 
@@ -61,17 +61,17 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @property
     def edges(self) -> Edges:
-        """Its edges."""
+        """Edges of the graph."""
         return self.replay.edges
 
     @cached_property
     def _ranges(self) -> dict[tuple[str, int], tuple[Any, ...]]:
-        """NVTX ranges by layout and unit, once they are read."""
+        """Cache: (layout, unit) -> NVTX ranges."""
         return {}
 
     @property
     def waiting(self) -> str:
-        """Return the ranks that wait for the bottlenecks."""
+        """Return a text that names the ranks that wait for the bottlenecks."""
         if is_shared(self.frames):
             return "Kernels"
         return "GPUs" if self.job.has_gpus else "Ranks"
@@ -97,8 +97,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def already(self) -> dict[str, bool]:
-        """Measures that the program already takes: most launches are of graphs, no copy uses pageable memory,
-        micro-batches pass a rank several times.
+        """Measures that the program already takes: most launches are of graphs; no copy uses
+        pageable memory; micro-batches pass a rank several times.
         """
         copies, kinds = self.frames["copies"], map_labels("memory_kind")
         used = {*copies["source"], *copies["destination"]} if copies.height else set()
@@ -112,21 +112,26 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         }
 
     def advise(self, key: str) -> str:
-        """Return advice (key of ADVICE), or an alternative if the program already follows it."""
+        """Return advice (a key of ADVICE), or an alternative if the program already follows it."""
         others = TEXTS["already"].get(key, {})
         return ADVICE[next((do for fact, do in others.items() if self.already[fact]), key)]
 
     def is_backed(self, gain: float, states: float) -> bool:
-        """Return whether the times of a claim (ns) amount to its savings, a share of the span."""
+        """Return True if the times that a claim states (ns) amount to its savings, which are a
+        share of the span.
+        """
         return states >= LEAST_STATED * gain * self.replay.span
 
     def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
-        """Return a statement that some host activity is not recorded, or only partly, with the option that
-        records it."""
+        """Return a sentence that some host activity is not recorded, or only partly, with the
+        option that records it.
+        """
         return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
     def list_unrecorded(self, known: object) -> list[Said]:
-        """Return options that would record more about hosts. known: recorded kinds of host activity."""
+        """Return sentences about options that would record more about hosts. known: recorded kinds
+        of host activity.
+        """
         return [self.describe_unrecorded(known)] if self.frames["unrecorded"].height else []
 
     # Times and places of edges.
@@ -137,13 +142,14 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return np.maximum(end - begin, 0)
 
     def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begin and end of each of these (ns)."""
+        """Return start and end of each edge (ns)."""
         time = self.graph.time
         return time[self.edges.source[edges]], time[self.edges.target[edges]]
 
     def measure_busy(self, edges: np.ndarray) -> float:
-        """Return the share of these edges during which a GPU of the process works, for the process with the
-        most time in them."""
+        """Return the share of these edges during which a GPU of the process works, for the process
+        with the most time in them.
+        """
         lasts, process = self.measure(edges), np.maximum(self.edges.process[edges], 0)
         longest = int(np.argmax(np.bincount(process, lasts, 1)))
         work = merge_spans(*self.find_times(self.replay.select(GPU, processes=[longest])))
@@ -164,8 +170,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
     ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Return the moments with the largest savings: begin, end (ns of the trace) and ranks to look at.
-        ranks: ranks at fault; if there are many small parts, return all in which others wait for these ranks.
+        """Return the moments with the largest savings: start, end (ns of the trace) and ranks to
+        look at. ranks: ranks at fault. If there are many small parts, return all moments in which
+        others wait for these ranks.
         """
         if not len(edges):
             return ()
@@ -184,7 +191,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return ((max(int(begin), 0), int(end), ranks),)
 
     def _find_awaited(self, processes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the begins and ends of the parts of the critical path on these processes."""
+        """Return the starts and ends of the parts of the critical path on these processes."""
         path = self.replay.path
         own = np.isin(self.edges.process[path], processes)
         begins, ends = self.find_times(path)
@@ -212,7 +219,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
 
     def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Name the transfers that have most of these weights, and their NVTX range."""
+        """Return a text with the transfers that have most of these weights, and their NVTX range."""
         names, place = np.unique(split_size(self.edges.size[edges])[0], return_inverse=True)
         own = place == np.argmax(np.bincount(place, weights, len(names)))
         kind = Kind(self.edges.kind[edges[own][0]])
@@ -220,11 +227,13 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return self._name_inside(label, edges[own], weights[own])
 
     def _name_inside(self, what: str, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Name an item, and the NVTX range with most of these weights."""
+        """Return a text with an item, and the NVTX range with most of these weights."""
         return say("inside", what=what, range=self.name_range(self.find_range(edges, weights)[0]))
 
     def name_place(self, kind: Kind, key: int) -> str:
-        """Name a call, a launch, or the time between two calls: for example `in cudaFree`."""
+        """Return the name of a call, a launch, or the time between two calls: for example `in
+        cudaFree`.
+        """
         if kind == Kind.CALL:
             return f"in {self.name_call(key)}"
         if kind == Kind.KERNEL:
@@ -237,7 +246,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return f"between {before} calls" if before == after else f"between {before} and {after}"
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Name the place and the NVTX range with most of these weights."""
+        """Return a text with the place and the NVTX range that have most of these weights."""
         kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
         return self._name_inside(self.name_place(Kind(kind), key), edges, weights)
 
@@ -259,14 +268,16 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return names.with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int64) - 1)
 
     def list_groups(self, group: int) -> list[int]:
-        """Return the groups of NVTX names represented by a group from :meth:`find_range`."""
+        """Return the groups of NVTX names that a group from :meth:`find_range` represents."""
         alike = self.alike.filter(code=group - ALIKE)
         return alike["group"].to_list() if group >= ALIKE else [group]
 
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
-        """Return the group of the innermost NVTX range with most of these weights, on the process with most
-        of them, and its share; -1 and 0.0 if no range explains them. If ranges that differ only in numbers,
-        such as layers, share the weights, the group represents all of them (:meth:`list_groups`).
+        """Return the group of the innermost NVTX range with most of these weights, on the process
+        with most of them, and its share; -1 and 0.0 if no range has them.
+
+        If ranges that differ only in numbers, such as layers, share the weights, the group
+        represents all of them (:meth:`list_groups`).
         """
         process = np.maximum(self.edges.process[edges], 0)
         own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0
@@ -288,8 +299,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return (group, share) if share >= EXPLAINS else (-1, 0.0)
 
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
-        """Return the group of the innermost NVTX range in which the host did each edge, or launched it: on
-        its thread, otherwise on the first thread of its process; or -1.
+        """Return the group of the innermost NVTX range in which the host executed or launched each
+        edge, or -1: on its thread, otherwise on the first thread of its process.
         """
         work, row, time = self._find_host_times(edges)
         groups, rows = np.full(len(edges), -1, np.int64), self.context.reader.rows
@@ -304,8 +315,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return groups
 
     def _find_captures(self, row: np.ndarray, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the thread and time (ns) of the capture of graph work, by its row and begin; -1 for other
-        work."""
+        """Return the thread and time (ns) of the capture of graph work, given by its row and start;
+        -1 for other work.
+        """
         captor, captured, reader = *np.full((2, len(row)), -1), self.context.reader
         units = reader.rows.units[row]
         for unit in np.unique(units).tolist() if reader.captures else ():
@@ -320,8 +332,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_host_times(
         self, edges: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-        """Return the row and begin (ns) of each edge's activity, then the row of the host thread and its time
-        (ns); for device work, the time of its launch.
+        """Return the row and start (ns) of each edge's activity, then the row of the host thread
+        and its time (ns). For device work, this is the time of its launch.
         """
         rows, at, kind = self.replay.job.rows, self.graph.time, self.edges.kind[edges]
         source, target = self.edges.source[edges], self.edges.target[edges]
@@ -336,8 +348,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return work, rows[node], time
 
     def _step_back(self, nodes: np.ndarray, others: np.ndarray, *kinds: Kind) -> np.ndarray:
-        """Return the sources of edges of these kinds, on one row, that lead to nodes; without such an edge,
-        the node's entry in `others`."""
+        """Return the sources of edges of these kinds, on one row, that lead to the nodes. Without
+        such an edge, return the entry in `others`.
+        """
         steps = self.graph.find_edges(nodes, kinds)
         found, has_step = others.copy(), steps >= 0
         found[has_step] = self.edges.source[steps[has_step]]
@@ -346,7 +359,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_innermost(
         self, layout: str, unit: int, row: np.ndarray, time: np.ndarray
     ) -> np.ndarray:
-        """Return the group of the innermost range of each row at each time, or -1."""
+        """Return the group of the innermost range on each row at each time, or -1."""
         if (layout, unit) not in self._ranges:
             given = self.context.reader, self.options, layout, unit
             *sides, groups = read_ordered_ranges(*given)
@@ -358,7 +371,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     # Host activity.
 
     def name_processes(self, processes: Sequence[int]) -> str:
-        """Return ranks with their hosts and GPUs, or a thread of a helper with its host."""
+        """Return ranks with hosts and GPUs, or a thread of a helper with its host, as text."""
         if (row := self.replay.job.helpers.get(processes[0])) is None:
             return self.job.describe_ranks([one + 1 for one in processes])
         name, node = self.context.name_thread(row)
@@ -367,8 +380,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def describe_waiters(
         self, processes: Sequence[int], gained: float | None = None
     ) -> Iterator[Said]:
-        """Describe the ranks that wait in OS runtime calls for processes to hand off their results: the call
-        and the wait time. gained: savings within it (ns), if not all of it.
+        """Yield sentences about the ranks that wait in OS runtime calls until processes hand off
+        their results: the call and the wait time. gained: savings within it (ns), if not all of it.
         """
         process_of = self.graph.processes
         rows = list_joining_handoffs(self.context.reader)
@@ -396,8 +409,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         )
 
     def describe_pauses(self, edges: np.ndarray, told: str) -> list[Said]:
-        """Describe the activities of hosts in pauses, and options that would record more of them. told: NVTX range that
-        has been named.
+        """Return sentences about the activities of hosts in pauses, and about options that would
+        record more of them. told: NVTX range that has already been named.
         """
         pauses = self.find_pauses(edges)
         if pauses.range and pauses.range.name == told:
@@ -414,8 +427,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return replace(self._find_activities(unit, row, spans), until=until)
 
     def _describe_releaser(self, row: int, spans: Spans) -> Said | None:
-        """Name the other thread that ends most waits of a host thread in some time, and describe its activity
-        until then; return None if no such thread is known.
+        """Return a sentence about the other thread that ends most waits of a host thread in a set
+        of times, and about its activity until then; None if no such thread is known.
         """
         waits = list_handoffs(self.context.reader).filter(thread=row)
         begin, end, since, released = to_arrays(waits, "begin", "end", "since", "released")
@@ -434,7 +447,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return say("until", share=share, thread=name, parts=known, what=what)
 
     def _find_activities(self, unit: DeviceGroup, row: int, spans: Spans) -> Pauses:
-        """Return the activities of a thread in some time."""
+        """Return the activities of a thread in a set of times."""
         # Ranges first: while all calls are in memory these would need more.
         ranges = sum_ranges(unit, row, spans)
         unit.forget_ranges()
@@ -459,8 +472,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return Pauses(parts, *named)
 
     def find_function(self, edges: np.ndarray) -> str:
-        """Return the program location of the host with the most time in these calls, or between calls, by
-        call stacks; "" if stacks do not show it.
+        """Return the program location of the host with the most time in these calls, or between
+        calls, from call stacks; "" if stacks do not show it.
         """
         kinds = set(self.edges.kind[edges].tolist())
         if (
@@ -480,7 +493,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return DeviceGroup(self.context.reader, unit, self.options, folder)
 
     def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
-        """Return the host thread that is longest in these edges, with its unit, and when it is."""
+        """Return the host thread with the most time in these edges, with its unit and these times."""
         row = np.asarray(self.replay.job.rows[self.edges.source[edges]], np.int64)
         longest = int(np.argmax(np.bincount(row + 1, self.measure(edges)))) - 1
         if longest < 0:

@@ -1,5 +1,5 @@
-"""Find the ranks that wait for CPUs, and what occupies these: other ranks, their own threads, or something
-unrecorded.
+"""Find the ranks that wait for CPUs, and what occupies these CPUs: other ranks, their own threads,
+or something that was not recorded.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nsys2prv.verdict.words import Claim, Said, say
 
 
 def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
-    """Return the changes if no thread waits for a CPU: host work shrinks to its running time, and an MPI
-    transfer is shortened by the longest CPU wait among its members. waits: from CpuUse.
+    """Return the changes in which no thread waits for a CPU: host work takes only its running time,
+    and an MPI transfer is shortened by the longest CPU wait among its members. waits: from CpuUse.
     """
     work, lost = measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), waits)
     weight = replay.graph.weight
@@ -44,7 +44,7 @@ def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
 
 
 class CpuShortage(Struct, frozen=True):
-    """The ranks that wait for CPUs, the longest-waiting thread among them, and the occupants of its CPU."""
+    """The ranks that wait for CPUs, the thread that waits longest, and the occupants of its CPU."""
 
     #: Waits of threads: rows of CpuUse.
     waits: pl.DataFrame
@@ -71,7 +71,7 @@ class CpuShortage(Struct, frozen=True):
 def find_shortage(
     frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]
 ) -> CpuShortage | None:
-    """Describe a job's CPU shortage, or return None without evidence of one. hosts: of tasks."""
+    """Return the CPU shortage of a job, or None without evidence of one. hosts: task -> host."""
     use = find_cpu_use(frames, hosts)
     if use is None:
         return None
@@ -127,8 +127,8 @@ def find_shortage(
 def _find_short(
     use: CpuUse, task: int, tasks: Sequence[int]
 ) -> tuple[str, list[tuple[list[int], list[int]]]]:
-    """Return the kind of shortage (key of CpuShortage) if more ranks, or otherwise more threads, than CPUs
-    share CPUs with a task; and the tasks it affects: those that share CPUs, and the CPUs.
+    """Return the kind of shortage (key of CpuShortage), if more ranks, or otherwise more threads,
+    than CPUs share CPUs with a task; and the affected tasks with their CPUs.
     """
     groups = [use.find_sharing(one) for one in sorted(tasks)]
     for key, count in (("cpu shared", len), ("cpu own", use.count_threads)):
@@ -139,7 +139,9 @@ def _find_short(
 
 
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
-    """Describe which ranks wait for a CPU, which CPUs these are, and what occupies them meanwhile."""
+    """Return a claim about the ranks that wait for CPUs, these CPUs, and what occupies them
+    meanwhile.
+    """
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
     cpus = f"{inflect('CPU', len(found.cpus))} {format_numbers([*found.cpus])}"
     title = say(found.key, who=job.describe_ranks([*found.tasks]), cpus=cpus, threads=found.threads)

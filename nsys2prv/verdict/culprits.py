@@ -1,4 +1,4 @@
-"""Measure how ranks and links delay the others."""
+"""Measure how ranks and links delay others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe the processes or links that make others wait, and the reason."""
+    """Return a claim about the processes or links that make others wait, and the reason."""
     helpers = facts.replay.job.helpers
     tasks = tuple(process + 1 for process in suspect.processes if process not in helpers)
     describe = _describe_own if suspect.is_own else _DESCRIBE[cause.kind]
@@ -68,7 +68,7 @@ def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[Said]:
-    """Describe how many iterations have the loss, and when it starts."""
+    """Yield a sentence about how many iterations have the loss, and when it starts."""
     steady = facts.options.steady
     if steady and suspect.kind in KINDS:
         chosen = find_loss(facts, suspect, *facts.replay.list_saved(cause.changes)).shape.chosen
@@ -80,7 +80,9 @@ def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[
 
 
 def _find_stage(facts: CauseContext, suspect: Suspect) -> tuple[int, int]:
-    """Return the pipeline stage of processes with slow GPUs, from 1 (or 0), and the number of stages."""
+    """Return the pipeline stage (from 1, or 0) of processes with slow GPUs, and the number of
+    stages.
+    """
     stages = facts.replay.pipeline.stages if suspect.kind == "gpu" and facts.replay.pipeline else ()
     is_stage = suspect.processes in stages
     return stages.index(suspect.processes) + 1 if is_stage else 0, len(stages)
@@ -104,7 +106,7 @@ def _describe_link(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 
 def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe a stall: its usual duration, and the activity of the host."""
+    """Return a claim about a stall: its usual duration, and the activity of the host."""
     columns = facts.edges
     edges, saved = facts.replay.list_saved(cause.changes)
     long = saved >= saved.max() / OF_LONGEST
@@ -141,7 +143,9 @@ def _describe_hiccup(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe how much longer some processes' kernels take than elsewhere, or how many more they run."""
+    """Return a claim about how much longer some processes' kernels take than elsewhere, or how many
+    more they run.
+    """
     saved = _list_longer(cause, facts, suspect)
     worst = facts.keep_name(*saved)
     (own, usual), (own_count, count), keys = _compare(facts, suspect)
@@ -199,7 +203,7 @@ def _list_longer(
 
 
 def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe work that only some processes do."""
+    """Return a claim about work that only some processes do."""
     replay, kinds = facts.replay, KINDS[suspect.kind]
     own = find_work_of(replay, kinds, suspect.processes)
     table, columns = replay.tabulate(kinds), own.columns
@@ -235,15 +239,15 @@ def _describe_own(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
 
 
 def _inflect(suspect: Suspect) -> dict[str, bool]:
-    """Return the facts that choose the singular or the plural of a verb."""
+    """Return the facts that select the singular or plural of a verb."""
     return {"one": len(suspect.processes) == 1, "several": len(suspect.processes) > 1}
 
 
 def _compare(
     facts: CauseContext, suspect: Suspect
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-    """Return the time of some processes in each kind of their work, and the others' mean (ns), both counts,
-    and the keys of the work.
+    """Return the time of some processes in each kind of their work, and the others' mean (ns); both
+    counts; and the keys of the work.
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_own = table.mask_processes(suspect.processes)
@@ -265,7 +269,7 @@ def _describe_copies(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cla
 
 
 def _are_pageable_there(facts: CauseContext, suspect: Suspect) -> bool:
-    """Return whether some processes copy mostly pageable memory and the others do not."""
+    """Return True if some processes copy mostly pageable memory and the others do not."""
     copies, kinds = facts.replay.job.copies, map_labels("memory_kind")
     begins, ends = facts.find_times(copies["edge"].to_numpy())
     inside = (ends > facts.replay.begin) & (begins < facts.replay.end)
@@ -282,7 +286,9 @@ def _are_pageable_there(facts: CauseContext, suspect: Suspect) -> bool:
 
 
 def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe the NVTX range, call, function and activity in which hosts take longer than elsewhere."""
+    """Return a claim about the NVTX range, call, function and activity in which hosts take longer
+    than elsewhere.
+    """
     frames = facts.frames
     tasks = [process + 1 for process in suspect.processes]
     edges, saved = facts.replay.list_saved(cause.changes)
@@ -326,7 +332,9 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 
 def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Describe the waiters of a host: who waits, in which call, and the host's activity meanwhile."""
+    """Return a claim about a host for which others wait: who waits, in which call, and the host's
+    activity meanwhile.
+    """
     edges, saved = facts.replay.list_saved(cause.changes)
     range_ = facts.name_range(facts.find_range(edges, saved)[0])
     is_late = cause.kind == LATE_HANDOFF
@@ -341,9 +349,11 @@ def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Cl
 def _compare_range(
     cause: Cause, facts: CauseContext, tasks: list[int], group: int, name: str
 ) -> Said | None:
-    """Describe how much longer an NVTX range takes than on other ranks, if it does each time; return None if
-    that does not amount to the loss. Only time outside CUDA and MPI calls counts; the text gives the duration
-    of the range if it differs as much.
+    """Return a sentence about how much longer an NVTX range takes than on other ranks, if it does
+    so each time. Return None if that does not explain the loss.
+
+    Only time outside CUDA and MPI calls counts. The text gives the duration of the range if it
+    differs as much.
     """
     rows = facts.frames["ranges"].filter(pl.col("group").is_in(facts.list_groups(group)))
     compared = compare_with_others(rows, "group", tasks)
@@ -365,7 +375,7 @@ def _compare_range(
 
 
 def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
-    """Describe how often ranks arrive last at NCCL collectives."""
+    """Yield a sentence about how often ranks arrive last at NCCL collectives."""
     reader = facts.context.reader
     inside = pl.col("begin").is_between(facts.replay.begin, facts.replay.end)
     records = list_compared_kernels(reader).filter(inside)

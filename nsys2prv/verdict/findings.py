@@ -1,11 +1,12 @@
 """Find the causes of lost time in a job, with the savings without each.
 
-Savings come from a replay of the job (:mod:`nsys2prv.replay`): a finding's share is how much shorter the
-steady state, or the whole job if nothing repeats, would be without its cause. Statements about hosts are
-based on their reports (host_time.py). The time that the replay does not explain is stated.
+Savings come from a replay of the job (:mod:`nsys2prv.replay`): the share of a finding is how much
+shorter the steady state, or the whole job without iterations, would be without its cause.
+Statements about hosts are based on their reports (host_time.py). Time that the replay does not
+explain is stated.
 
-A cause becomes a claim, which consists of facts. Only `check_claim` decides whether the facts support it.
-Then it is put into words.
+A cause becomes a claim, which consists of facts. Only `check_claim` decides whether the facts
+support it. Then it is put into words.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ NO_VERDICT = "bottlenecks cannot be determined"
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the findings, the most costly first, results of what-ifs, and the phases of the job."""
+    """Add the findings (the most expensive first), results of what-ifs, and the phases of the job."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
         result.add("phases", find_phases(context.options.length, context.options.covered, steady))
@@ -165,7 +166,9 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
 
 
 def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
-    """Add the host activity of a job without GPU work or MPI calls. has_failed: CUDA calls failed."""
+    """Add a finding about the host activity of a job without GPU work or MPI calls. has_failed:
+    CUDA calls failed.
+    """
     absence = facts.context.explain_absence(tuple(WORK))
     # Nothing of the program itself.
     if facts.context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
@@ -180,9 +183,11 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
 
 
 def _order_groups(findings: list[Finding], repeats: float | None) -> list[Finding]:
-    """Return findings by groups, the most costly first in each: causes, limits, one-time costs. Unless causes
-    are between ranks, much larger limits come before them, and one-time costs before both by
-    :func:`comes_first`. repeats: share of the job in the steady state, or None.
+    """Return findings by group, the most expensive first in each: causes, limits, one-time costs.
+
+    Much larger limits come before causes, unless causes are between ranks. One-time costs come
+    before both if :func:`comes_first` says so. repeats: share of the job in the steady state, or
+    None.
     """
     groups = dict(group_findings(sorted(findings, key=lambda one: (one.group, -one.share))))
     causes, limits, once = (groups.get(one, []) for one in ("causes", "limits", "once"))
@@ -196,7 +201,7 @@ def _order_groups(findings: list[Finding], repeats: float | None) -> list[Findin
 
 
 def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
-    """Return the begin and end of the replayed time: of the steady state; otherwise of the GPU work, because
+    """Return start and end of the replayed time: the steady state; otherwise the GPU work, because
     the time before and after it is reported separately; or from MPI_Init to MPI_Finalize.
     """
     # The longest of several captures: the time between them is unknown.
@@ -216,7 +221,7 @@ def _choose_span(graph: JobGraph, facts: JobFacts) -> tuple[int, int]:
 
 
 def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None) -> list[Finding]:
-    """Return the findings of causes, the most costly first, limits last. shortage: of CPUs."""
+    """Return the findings about causes, the most expensive first, limits last. shortage: of CPUs."""
     replay, devices, options = facts.replay, facts.devices, facts.options
     found = find_causes(replay)
     replay.free_memory()
@@ -249,8 +254,9 @@ def _list_causes(facts: CauseContext, names: Names, shortage: CpuShortage | None
 def _put_into_words(
     cause: Cause, claim: Claim, share: float, facts: CauseContext, names: Names
 ) -> Finding:
-    """Return the finding of a checked claim. Only a cause that can be removed as a whole is a gain: for all
-    time of a kind, or for hosts of GPUs that work for others, some has to stay.
+    """Return the finding for a checked claim. It promises savings only if its cause can be removed
+    completely. For all time of a kind, or for hosts of GPUs that work for other programs, some time
+    must remain.
     """
     kind, views = TEXTS["kinds"][claim.key]
     evidence = [*claim.evidence]
@@ -282,8 +288,8 @@ def _shows_something(view: str, facts: CauseContext) -> bool:
 
 
 def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
-    """Return the end of the last NCCL kernel without a match, if such kernels are only near the beginning:
-    they were launched before the capture.
+    """Return the end of the last NCCL kernel without a match, if such kernels occur only near the
+    start: they were launched before the capture.
     """
     edges = graph.graph.edges
     unmatched = graph.graph.select((Kind.NCCL,), begin, end)[Kind.NCCL]
@@ -293,7 +299,9 @@ def _skip_unmatched(graph: JobGraph, begin: int, end: int) -> int:
 
 
 def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
-    """Return the meaning of words in what-ifs. helpers: row of each process without a GPU."""
+    """Return the meaning of words in what-ifs. helpers: row -> process, for processes without a
+    GPU.
+    """
     ranks: dict[int, tuple[int, ...]] = {}
     rows = context.reader.rows.threads.filter(pl.col("kind") != HELPER)
     # All ranks of a process whose GPUs are NCCL ranks; of the only process, these ranks.
@@ -314,7 +322,7 @@ def _list_names(context: Context, helpers: Mapping[int, int]) -> Names:
 
 
 def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
-    """Return the facts about kernels and memory."""
+    """Return facts about kernels and memory for the replay."""
     kernels, no_product = names.kernels, host_time.NAMES["no_product"]
     products = facts.frames["products"]
     found = [
@@ -338,7 +346,9 @@ def _list_known(facts: JobFacts, names: Names) -> KernelFacts:
 
 
 def _list_slow_products(facts: JobFacts) -> list[tuple[int, int, float]]:
-    """Return the kernels of products far below the rate allowed by their shapes, as in KernelFacts."""
+    """Return the kernels of products far below the rate that their shapes allow, in the form of
+    KernelFacts.
+    """
     shapes = facts.frames["shapes"]
     if not shapes.height:
         return []
@@ -350,7 +360,7 @@ def _list_slow_products(facts: JobFacts) -> list[tuple[int, int, float]]:
 
 
 def _find_generation(model: str) -> int:
-    """Return the generation of PCI Express that a GPU has: place in COPY_SPEEDS."""
+    """Return the PCI Express generation of a GPU, as an index into COPY_SPEEDS."""
     found = (
         place
         for place, key in ((2, "pcie_5"), (1, "pcie_4"))
@@ -360,7 +370,7 @@ def _find_generation(model: str) -> int:
 
 
 def _describe_nothing(facts: JobFacts, is_beside: bool) -> str:
-    """Return the text for a job without sufficient savings. is_beside: whether one-time costs are listed."""
+    """Return the text for a job without sufficient savings. is_beside: one-time costs are listed."""
     devices, hosts, edges = facts.devices, "", 0.0
     compute, inner, length = (
         devices[one].sum() if devices.height else 0 for one in ("compute", "inner", "length")

@@ -1,4 +1,4 @@
-"""Collect thread and GPU activity, as frames of each device group, for findings."""
+"""Collect thread and GPU activity as frames of each device group, for findings."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from nsys2prv.figures.stacks import count_mpi_samples, measure_places
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Collect thread and GPU activity in frames with these names.
+    """Yield thread and GPU activity in frames with these names.
 
-    `hosts` (ns), `ranges`, `places`: thread activity of each process outside CUDA and MPI calls while its
-    GPUs are idle. `uses`, `activities` (by name): activity of the thread that drives the GPUs before their
-    first work, after their last, and while they are idle; without GPU work, at all times, for MPI from
-    MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: GPU activity in total, by kernel and launch
-    configuration, and by kind of copy. `products`: kernels that are GEMMs without Tensor Cores, on devices
-    that have them. `shapes`: products with known shapes. `mpi_samples`: CPU samples of main threads by MPI
-    call, if MPI was not traced. `mpi`: the time in MPI. `failed`: failed CUDA API calls. `unrecorded`: kinds
-    of events missing from the reports. `cpu_waits`, `cpu_runs`: cpu_time.py.
+    `hosts` (ns), `ranges`, `places`: thread activity of each process outside CUDA and MPI calls
+    while its GPUs are idle. `uses`, `activities` (by name): activity of the thread that launches
+    GPU work before the first GPU work, after the last, and while GPUs are idle; without GPU work,
+    at all times; for MPI, from MPI_Init to MPI_Finalize. `devices`, `kernels`, `copies`: GPU
+    activity in total, by kernel and launch configuration, and by kind of copy. `products`: GEMM
+    kernels without Tensor Cores, on devices that have them. `shapes`: products with known shapes.
+    `mpi_samples`: CPU samples of main threads by MPI call, if MPI was not traced. `mpi`: time in
+    MPI. `failed`: failed CUDA API calls. `unrecorded`: kinds of events missing from the reports.
+    `cpu_waits`, `cpu_runs`: see cpu_time.py.
     """
     window = unit.options.covered_steady
     for device in unit.devices:
@@ -78,7 +79,9 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def _collect_shapes(unit: DeviceGroup) -> Collected:
-    """Collect products with known shapes, by task, and the total time of the kernels they are named after."""
+    """Yield products with known shapes by task, and the total time of the kernels after which they
+    are named.
+    """
     inside = unit.is_in_steady()
     work = list_product_work(unit)
     if not work.height:
@@ -92,7 +95,7 @@ def _collect_shapes(unit: DeviceGroup) -> Collected:
 
 
 def _collect_hosts(unit: DeviceGroup, task: int, window: Spans) -> Collected:
-    """Collect the thread activity of a task. window: the time that counts."""
+    """Yield the thread activity of a task. window: the time that counts."""
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     main = host_time.choose_thread(unit, task)
@@ -138,7 +141,7 @@ def _make_columns(rows: Sequence[tuple[int, ...]], *names: str) -> Columns:
 
 
 def _label(columns: Part, task: int, when: Iterable[str] | None = None) -> Columns:
-    """Return small columns with `task` and, if given for each row, `when`."""
+    """Return small columns with `task` and, if given, `when` for each row."""
     if isinstance(columns, pl.DataFrame):
         columns = {
             one.name: one.to_list() if one.dtype == pl.String else one.to_numpy()
@@ -151,8 +154,8 @@ def _label(columns: Part, task: int, when: Iterable[str] | None = None) -> Colum
 def _measure_device(
     unit: DeviceGroup, device: int, window: Spans, times: Mapping[str, Spans]
 ) -> Columns:
-    """Return the activities of a device in the analyzed time, and before and after it. times: before and after
-    the GPU work, or the steady state, and between (`idle`).
+    """Return the activities of a device in the analyzed time, and before and after it. times:
+    before and after the GPU work (or the steady state), and between (`idle`).
     """
     inner = times["idle"]
     row = {"device": device, "length": window.length, "inner": inner.length}
@@ -176,8 +179,8 @@ def _measure_device(
 
 
 def _sum_kernels(unit: DeviceGroup, time: Spans) -> Columns:
-    """Sum the time of kernels that do not communicate in some time (ns) by `name`, `launch` and `device`,
-    with `begin` and `end` of the longest.
+    """Return the time (ns) of kernels that do not communicate, in a set of times, by `name`,
+    `launch` and `device`, with `begin` and `end` of the longest.
     """
     fields, keys = ("kernel", "class", "launch"), ("name", "launch", "device")
     names, parts = ("name", "launch", "device", "time", "longest", "begin", "end"), []
@@ -198,7 +201,7 @@ def _sum_kernels(unit: DeviceGroup, time: Spans) -> Columns:
 
 
 def _sum_copies(unit: DeviceGroup, time: Spans) -> Columns:
-    """Return count, bytes and time (ns) of operations of memory by `operation`, `source`,
+    """Return count, bytes and time (ns) of memory operations by `operation`, `source`,
     `destination`.
     """
     keys = ("operation", "source", "destination")
@@ -211,8 +214,8 @@ def _sum_copies(unit: DeviceGroup, time: Spans) -> Columns:
 
 
 def _find_times(unit: DeviceGroup, row: int, window: Spans) -> dict[str, Spans]:
-    """Return the covered time `before` the first GPU work of the unit of a row, and `after` the last; or before
-    and after the steady state, if there is one (window); and the time between (`idle`).
+    """Return the covered times `before` the first GPU work in the unit of a row, `after` the last,
+    and between (`idle`). With a steady state (window), these are before, after and within it.
     """
     before, after = EMPTY, EMPTY
     if span := unit.find_span_of_work(row):

@@ -1,5 +1,5 @@
-"""Compute how much of a GPU kernels can use: their blocks and threads, relative to its SMs and the capacity
-of each SM.
+"""Compute how much of a GPU kernels can use: their blocks and threads relative to its SMs, and to
+the capacity of each SM.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ REASONS = ("blocks", "lanes", "warps")
 
 
 def describe_unused(facts: JobFacts) -> Finding | None:
-    """Return the finding of kernels that leave most of a GPU without work, if they take long and mostly
-    run alone.
+    """Return the finding about kernels that leave most of a GPU without work, if they take long and
+    mostly run alone.
     """
     kernels, devices = facts.frames["kernels"], facts.devices
     labels = facts.context.labels.get("launch_configuration")
@@ -66,10 +66,12 @@ def describe_unused(facts: JobFacts) -> Finding | None:
 
 
 def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataFrame:
-    """Add to kernels with known configuration: `resident` (blocks per SM at a time), `fill` (threads at a
-    time, as a share of the GPU's capacity for them), and `use`, the share of the issue slots with work: of
-    `blocks`, SMs with a block; of `warps`, schedulers in them with a warp; of `lanes`, lanes of each warp
-    with a thread. kernels: `configuration`, `device`.
+    """Add three columns to kernels with a known configuration.
+
+    `resident`: blocks per SM at a time. `fill`: threads at a time, as a share of the GPU's capacity
+    for them. `use`: the share of the issue slots with work, by `blocks` (SMs with a block), `warps`
+    (their schedulers with a warp), and `lanes` (lanes of each warp with a thread). kernels:
+    `configuration`, `device`.
     """
     rows = [
         # The first fields of limits, in this order.

@@ -1,4 +1,6 @@
-"""Represent known facts about a job, and its hosts' activity in some time, and choose advice by them."""
+"""Represent known facts about a job and the activity of its hosts in a set of times, and choose
+advice from them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ OVER = ("ended", "exiting")
 
 
 class NamedTime(Struct, frozen=True):
-    """Calls, functions or NVTX ranges of one name that hosts are in."""
+    """Calls, functions or NVTX ranges with one name in which hosts spend time."""
 
     #: Part of PARTS, or `range`.
     part: str
@@ -40,18 +42,20 @@ class NamedTime(Struct, frozen=True):
 
     @property
     def sets_up(self) -> bool:
-        """True if most of it is the first CUDA API call of its process (CUDA initialization)."""
+        """Return True if most of the time is the first CUDA API call of its process (CUDA
+        initialization).
+        """
         return self.is_first and self.longest >= MOST * self.time
 
     @property
     def is_single(self) -> bool:
-        """True if most of it is a single long call."""
+        """Return True if most of the time is a single long call."""
         is_long = self.longest >= max(LONG_CALL, MOST * self.time)
         return self.part in ("io", "cuda") and is_long and not self.sets_up
 
     @property
     def of_whole(self) -> Said:
-        """Share of some time."""
+        """Return a text with its share of the whole time."""
         return say(
             "of whole", share=min(self.share, 1.0), is_range=self.part == "range", name=self.name
         )
@@ -71,7 +75,7 @@ class NamedTime(Struct, frozen=True):
 
 
 class Pauses(Struct, frozen=True):
-    """Activities of a host while it pauses."""
+    """Activities of a host during pauses."""
 
     #: Part of PARTS -> its time (ns).
     parts: Mapping[str, int]
@@ -83,7 +87,7 @@ class Pauses(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """The key of ADVICE that fits, or ""."""
+        """Return the key of the matching ADVICE, or ""."""
         call, share = (self.call.name, self.call.share) if self.call else ("", 0.0)
         largest = max(self.parts, key=lambda part: (self.parts[part], part))
         return choose_advice("pauses", part=largest, call=call, share=share)
@@ -97,7 +101,7 @@ class Pauses(Struct, frozen=True):
 
 
 class HostUse(Struct, frozen=True):
-    """Activities of the host threads that matter, in some time."""
+    """Activities in a set of times of the host threads that matter."""
 
     #: The time: before, after, idle, all.
     when: str
@@ -121,12 +125,12 @@ class HostUse(Struct, frozen=True):
 
     @property
     def largest(self) -> str:
-        """The part that is longest."""
+        """Return the longest part."""
         return max(self.parts, key=lambda one: self.parts[one])
 
     @property
     def own(self) -> str:
-        """The longest part that is the program's, unless that is short."""
+        """Return the longest part that belongs to the program, unless it is short."""
         rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
         part = max(rest, key=lambda one: rest[one])
         length, gone = sum(rest.values()), OVER if self.when == "all" else ()
@@ -136,12 +140,12 @@ class HostUse(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Program location of most of it, or "" without stacks."""
+        """Return the program location of most of the time, or "" without stacks."""
         return str(self.place or "")
 
     @property
     def advice(self) -> str:
-        """Advice for this activity."""
+        """Return advice for this activity."""
         part = self.own
         calls = self.list_calls(part)
         first, second, *_ = [*(one.name for one in calls), "", ""]
@@ -170,13 +174,13 @@ class HostUse(Struct, frozen=True):
         return [one for one in self.calls if one.part == part]
 
     def name_most(self, part: str) -> str:
-        """Return the main calls of a part, as ` (...)`; empty if unknown."""
+        """Return the main calls of a part as text, ` (...)`; "" if unknown."""
         calls = self.list_calls(part)
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
     def describe_most(self) -> str:
-        """Return the dominant part of the host's time outside the profiler, and its calls; "" without a
-        dominant part.
+        """Return a text with the dominant part of the hosts' time outside the profiler, and its
+        calls; "" without a dominant part.
         """
         rest = {part: time for part, time in self.parts.items() if part != "profiler"}
         part = max(rest, key=lambda one: rest[one])
@@ -184,7 +188,9 @@ class HostUse(Struct, frozen=True):
         return f"{PARTS[part]}{self.name_most(part)}" if is_most else ""
 
     def list_evidence(self) -> list[Said]:
-        """Return the host activity in this time, and unrecorded data."""
+        """Return sentences about the host activity in this time, and about data that was not
+        recorded.
+        """
         named = {part: self.name_most(part) for part in self.parts}
         # In a job without GPU work the title states the unrecorded time.
         gone = dict.fromkeys(("away", *OVER), 0) if self.when == "all" else {}
@@ -215,12 +221,12 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def is_steady(self) -> bool:
-        """True if the job has a steady state."""
+        """Return True if the job has a steady state."""
         return self.options.steady is not None
 
     @property
     def devices(self) -> pl.DataFrame:
-        """GPU activity, one row for each GPU."""
+        """GPU activity, one row per GPU."""
         return self.frames["devices"]
 
     @cached_property
@@ -230,7 +236,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def lacking(self) -> str:
-        """Missing information about hosts, and the options that record it."""
+        """Text about missing information on hosts, and the options that record it."""
         return describe_unrecorded(self.frames, self.context)
 
     def find_use(self, when: str) -> HostUse | None:
@@ -284,9 +290,12 @@ class JobFacts(Struct, frozen=True, dict=True):
 
 
 def _sort_processes(rows: pl.DataFrame, activities: pl.DataFrame) -> pl.DataFrame:
-    """Sort the processes (columns of `uses`, `starts`). The last one works longest, in calls, samples and
-    ranges, not waiting in the OS; it neither only starts others nor lives for only a short part of the
-    others' time. Among equals, processes with NVTX ranges come later.
+    """Return the processes sorted by work (columns of `uses`, `starts`); the last one works
+    longest.
+
+    Work is time in calls, samples and ranges that is not waiting in the OS. The last process
+    neither only starts others nor exists for only a short part of the others' time. Otherwise equal
+    processes with NVTX ranges come later.
     """
     in_ranges = pl.col("time").filter(pl.col("part") == "range").sum()
     sums = activities.group_by("task").agg(in_ranges=in_ranges)

@@ -1,5 +1,6 @@
-"""Measure causes that belong to no single rank: all work or waiting of one sort (unequal work, transfers,
-messages, host time, copies, a family of calls, GEMMs), single calls, and places between calls.
+"""Measure causes that belong to no single rank: all work or waiting of one sort (unequal work,
+transfers, messages, host time, copies, a family of calls, GEMMs), single calls, and places between
+calls.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ WAITING = re.compile(r"Synchronize|^MPI_")
 
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe a cause that a comparison of ranks does not show, and its process if only one has it."""
+    """Return a claim about a cause that a comparison of ranks does not show. If only one process
+    has it, the claim names this process.
+    """
     claim = _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
     only = None if claim.tasks else _find_only_process(cause, facts)
     if only is None:
@@ -58,8 +61,8 @@ def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
-    """Return the process that makes nearly all calls, copies or kernels of a cause, or None; also None if
-    calls wait for others.
+    """Return the process that makes nearly all calls, copies or kernels of a cause; None if there
+    is none, or if calls wait for others.
     """
     kind, key = cause.place or (None, 0)
     is_call = kind == Kind.CALL and not WAITING.search(facts.name_call(key))
@@ -75,8 +78,8 @@ def _find_only_process(cause: Cause, facts: CauseContext) -> int | None:
 
 
 def _list_saved(cause: Cause, facts: CauseContext) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """Return the edges of the name with most of a cause's savings, and their savings; and the savings of all
-    ranks together (ns).
+    """Return the edges of the name with most of a cause's savings, and their savings; and the
+    savings of all ranks together (ns).
     """
     edges, saved = facts.replay.list_saved(cause.changes)
     return facts.keep_name(edges, saved), float(saved.sum())
@@ -95,7 +98,9 @@ def _describe_imbalance(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
-    """Say in which calls, and between which, hosts are on the critical path."""
+    """Return a claim about the calls, and the places between calls, in which hosts are on the
+    critical path.
+    """
     evidence, advice = list[Said | str](), "latency"
     edges, saved = worst = facts.replay.list_saved(cause.changes)
     named = [one for one in facts.host_places[:2] if one[2] >= LEAST_NAMED]
@@ -121,8 +126,8 @@ def _describe_host_time(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float]:
-    """Return advice for the dominant host activity on the critical path (key of ADVICE), and the duration of
-    a single occurrence that takes most of it (ns), or 0.
+    """Return advice (key of ADVICE) for the dominant host activity on the critical path. Return
+    also the duration of a single occurrence that takes most of it (ns), or 0.
     """
     path, edges = facts.replay.path, facts.edges
     path = path[(edges.kind[path] == kind) & (edges.key[path] == key)]
@@ -137,7 +142,9 @@ def _advise_hosts(facts: CauseContext, kind: Kind, key: int) -> tuple[str, float
 
 
 def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe the copies, and the wait time of callers if it exceeds the copies."""
+    """Return a claim about pageable copies, and about the wait time of callers if it exceeds the
+    copies.
+    """
     copies, returns, _ = (edges for edges, _ in cause.changes)
     (worst, _), states = _list_saved(cause, facts), float(facts.measure(copies).sum())
     evidence = describe_copies_of(cause, facts)
@@ -149,7 +156,7 @@ def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
-    """Describe the main copies that a cause changes, and their speed without it."""
+    """Return sentences about the main copies that a cause changes, and their speed without it."""
     copies = facts.replay.job.copies
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()
@@ -162,7 +169,7 @@ def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
 
 
 def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe the most frequent calls, or the kernel with the most GEMMs."""
+    """Return a claim about the most frequent calls, or the kernel with the most GEMMs."""
     edges = cause.changes[0][0]
     lasts, advice, is_product = facts.measure(edges), "", cause.kind == "tensor_cores"
     sums = facts.replay.sum_work(edges, "key", lasts=lasts).head(1 if is_product else 2)
@@ -181,7 +188,9 @@ def _describe_calls(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe products far below the rate allowed by their shapes, and the rate of other products."""
+    """Return a claim about products far below the rate that their shapes allow, and the rate of
+    other products.
+    """
     slow = find_slow_products(facts.frames["shapes"], facts.context)
     by = ("range", "name", "operations", "allowed_tflop_s", "mask", "usual")
     sums = slow.group_by(by).agg(pl.col("count", "time_ns", "target_ns", "all").sum())
@@ -205,7 +214,7 @@ def _describe_slow_products(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _advise_products(facts: CauseContext) -> str:
-    """Return advice for using the Tensor Cores of the GPUs in GEMMs (key of ADVICE)."""
+    """Return advice (key of ADVICE) for using the GPUs' Tensor Cores in GEMMs."""
     devices, gpus = {*facts.frames["products"]["device"]}, dict(facts.options.gpus)
     models = {model for device in devices for model in gpus.get(device) or [""]}
     modern = select_gpus(models, "no_tensor_cores", "no_tf32")
@@ -214,13 +223,15 @@ def _advise_products(facts: CauseContext) -> str:
 
 
 def _find_gained(cause: Cause, facts: CauseContext, mean: float) -> float | None:
-    """Return the savings (ns), if they exceed the average of a rank (ns)."""
+    """Return the savings (ns) if they exceed the average per rank (ns); otherwise None."""
     gained = cause.gain * facts.replay.span
     return gained if gained >= MORE * mean else None
 
 
 def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe the waits of ranks after the last rank arrived: for data, if there is much."""
+    """Return a claim about the waits of ranks after the last rank arrived. If much data is
+    transferred, they wait for data.
+    """
     columns = facts.edges
     edges = cause.changes[0][0]
     work = facts.replay.list_work(np.setdiff1d(edges, facts.replay.find_shared_links()))
@@ -272,7 +283,9 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe how much longer kernels run alongside NCCL kernels, and the kernel with the largest loss."""
+    """Return a claim about how much longer kernels run while they overlap NCCL kernels, and about
+    the kernel with the largest loss.
+    """
     edges, saved = facts.replay.list_saved(cause.changes)
     ranks = max(len(facts.replay.list_compared(GPU)), 1)
     time = facts.measure(edges).sum() / ranks
@@ -291,7 +304,7 @@ def _describe_contention(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe how ranks wait for messages; in a pipeline, its bubble."""
+    """Return a claim about how ranks wait for messages; in a pipeline, about its bubble."""
     own, waits = (edges for edges, _ in cause.changes)
     columns = facts.edges
     begins, ends = facts.find_times(own)[0], columns.target[own]
@@ -325,7 +338,9 @@ def _describe_messages(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def _describe_place(cause: Cause, facts: CauseContext) -> Claim:
-    """Describe the duration and number of a call, of the time between two calls, or of several of these."""
+    """Return a claim about the duration and number of a call, of the time between two calls, or of
+    several of these.
+    """
     edges = cause.changes[0][0]
     lasts = facts.measure(edges)
     most, _ = facts.keep_name(edges, lasts)
@@ -373,13 +388,15 @@ def _describe_call(
 
 
 def _list_busy(facts: CauseContext, edges: np.ndarray) -> list[Said]:
-    """Describe for how much of some calls GPUs work, if that is relevant."""
+    """Return sentences about how much of some calls GPUs work, if this matters."""
     busy = facts.measure_busy(edges)
     return [say("while busy", share=busy)] if busy >= LEAST_NAMED else []
 
 
 def _advise_once(lasts: np.ndarray) -> str:
-    """Return advice (a key of ADVICE) if a single occurrence takes most of the time (ns), otherwise ""."""
+    """Return advice (key of ADVICE) if a single occurrence takes most of the time (ns), otherwise
+    "".
+    """
     is_most = lasts.max(initial=0) > MOST_IN_FIRST * lasts.sum()
     return ("mostly_once" if len(lasts) > 1 else "once") if is_most else ""
 
@@ -437,8 +454,8 @@ def _describe_pause(
 
 
 def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) -> float:
-    """Return the share of pauses (ns) without the longest one of each process, if these take most of the time
-    and end together: their cause is outside the job. Otherwise return 1.
+    """Return the share of pauses (ns) without the longest one of each process, if these take most
+    of the time and end together: their cause is then outside the job. Otherwise return 1.
     """
     process = facts.edges.process[pauses]
     frame = pl.DataFrame({"process": process, "lasts": lasts, "end": facts.find_times(pauses)[1]})
@@ -450,9 +467,10 @@ def _leave_common(facts: CauseContext, pauses: np.ndarray, lasts: np.ndarray) ->
 
 
 def _replay_requests(facts: CauseContext, place: int) -> float:
-    """Return the share of the job that is saved without host pauses at a place, assuming that work behind a
-    pause with unusual calls serves a request that arrived since the pause before; 0 if calls never differ or
-    mostly do, or if a process serves alone.
+    """Return the share of the job that is saved without host pauses at a place, assuming that work
+    after a pause with unusual calls serves a request that arrived since the previous pause.
+
+    Return 0 if calls never differ or mostly do, or if a process serves alone.
     """
     job, edges = facts.replay.job, facts.replay.job.graph.edges
     # Replicas serve longer or shorter, so all of the job counts.

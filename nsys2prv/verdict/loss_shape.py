@@ -1,5 +1,6 @@
 """Describe how a loss is spread over the iterations and kernels of a job, which limits its possible
-causes."""
+causes.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +40,14 @@ class Shape(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of iterations with most of the loss."""
+        """Return the number of iterations with most of the loss."""
         return int(self.chosen.sum())
 
     @property
     def when(self) -> Said | None:
-        """The iterations with the loss; None if it occurs always, or if they are unknown."""
+        """Return a text about the iterations with the loss; None if it always occurs, or if they
+        are unknown.
+        """
         if self.kind in ("", "each"):
             return None
         return say(
@@ -60,7 +63,7 @@ class Shape(Struct, frozen=True):
 
 
 def classify_losses(losses: np.ndarray, unit: str = "iterations") -> Shape:
-    """Return the shape of the loss of each iteration (ns)."""
+    """Return the shape of losses. losses: of each iteration (ns)."""
     losses = np.maximum(losses.astype(float), 0)
     whole, count = losses.sum(), len(losses)
     place = np.arange(count)
@@ -103,7 +106,7 @@ def classify_losses(losses: np.ndarray, unit: str = "iterations") -> Shape:
 
 
 def _measure_step(losses: np.ndarray) -> float:
-    """Return the least sum of squares that is left by two levels, one after the other."""
+    """Return the smallest sum of squares that remains if two consecutive levels are fitted."""
     at = np.arange(1, len(losses))
     before, whole = losses.cumsum()[:-1], losses.sum()
     explained = np.square(before) / at + np.square(whole - before) / (len(losses) - at)
@@ -120,8 +123,8 @@ class Loss(Struct, frozen=True):
 
 
 def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: np.ndarray) -> Loss:
-    """Return the loss of processes in these edges, given for each (ns): of all of their work, or only of work
-    that all could share.
+    """Return the loss of processes in these edges (saved: ns of each): of all their work, or only
+    of work that all processes could share.
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])
@@ -151,7 +154,7 @@ def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: n
 def _count_longest(
     table: WorkTable, columns: np.ndarray, edges: np.ndarray, saved: np.ndarray
 ) -> int:
-    """Return how often a process does the work with the largest loss."""
+    """Return how often a process takes longest for the work with the largest loss."""
     own = table.edges[:, columns]
     lines = np.flatnonzero(np.isin(own, edges[[np.argmax(saved)]]).any(axis=1))
     key = np.searchsorted(table.first, lines[0], "right") - 1
@@ -166,9 +169,9 @@ def _list_losses(
     saved: np.ndarray,
     number: int,
 ) -> tuple[np.ndarray, ...]:
-    """Return for each item of work in a column its iteration (of this many), its duration, and the time lost
-    in it (ns). Work that is done equally often in each iteration is assigned by its place, all other work by
-    time.
+    """Return for each item of work in a column its iteration (of `number`), its duration, and the
+    time lost in it (ns). Work that is done equally often in each iteration is assigned by its
+    place, all other work by time.
     """
     lines = np.flatnonzero(table.edges[:, column] >= 0)
     own = table.edges[lines, column]
@@ -189,7 +192,7 @@ def _list_losses(
 
 
 def _list_begins(facts: CauseContext, process: int, number: int, is_host: bool) -> np.ndarray:
-    """Return the begins of these iterations (ns): for a host its own, if its ranges show them."""
+    """Return the starts of these iterations (ns); for a host its own, if its ranges show them."""
     options, replay = facts.options, facts.replay
     if not options.steady:
         return np.linspace(replay.begin, replay.end, number, endpoint=False)

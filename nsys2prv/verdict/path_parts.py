@@ -1,5 +1,6 @@
-"""Divide the time of a job along its critical path, and the work of each rank, into tables for comparing two
-runs of a program (:mod:`nsys2prv.show.difference`): named facts that add up.
+"""Divide the time of a job along its critical path, and the work of each rank, into tables that
+compare two runs of a program (:mod:`nsys2prv.show.difference`). Their rows are named facts that add
+up.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ KEYS = ("process", "part", "name", "range")
 
 
 def list_path(facts: CauseContext) -> pl.DataFrame:
-    """Return the division of the job's time: `rank`, `part` (of OF_CAUSES, `start` before the replayed time
-    and `exit` after it), `name` (kernel, call, or place between two), `range` (NVTX, for hosts) and
-    `time_ns`.
+    """Return the division of the job's time along the critical path.
+
+    Columns: `rank`, `part` (of OF_CAUSES, `start` before the replayed time, `exit` after it),
+    `name` (kernel, call, or place between two calls), `range` (NVTX, for hosts), and `time_ns`.
     """
     alike, sums = ("process", "cause", "kind", "key", "group"), []
     for pieces in divide_path(facts.replay):
@@ -81,8 +83,10 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
 
 
 def list_work(facts: CauseContext) -> pl.DataFrame:
-    """Return the work of each rank in the replayed time: `rank`, `part` (of OF_KINDS), `name`, `follows` (the
-    kernel that most often runs before), `count` and `time_ns`, without wait times.
+    """Return the work of each rank in the replayed time, without wait times.
+
+    Columns: `rank`, `part` (of OF_KINDS), `name`, `follows` (the kernel that most often runs
+    before), `count`, and `time_ns`.
     """
     replay = facts.replay
     sums = []
@@ -111,8 +115,9 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
 
 
 def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kinds of edges, and numbers for their work that are equal on all ranks: for transfers the
-    name, for copies 1000 x source memory kind + destination memory kind, for other edges their keys.
+    """Return the kinds of edges, and numbers of their work that are equal on all ranks: the name
+    for transfers, 1000 x source memory kind + destination memory kind for copies, and the key for
+    other edges.
     """
     kind = facts.edges.kind[edges].astype(np.int64)
     key = facts.edges.key[edges].astype(np.int64)
@@ -127,7 +132,9 @@ def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _find_orders(facts: CauseContext) -> list[tuple[int, int]]:
-    """Return each kernel, and that which most often begins before it, on the first process with kernels."""
+    """Return each kernel with the kernel that most often starts before it, on the first process
+    with kernels.
+    """
     edges = facts.replay.select((Kind.KERNEL,), processes=facts.replay.processes[:1].tolist())
     order = np.argsort(facts.find_times(edges)[0], kind="stable")
     key = pl.Series("key", facts.edges.key[edges[order]].astype(np.int64))
@@ -137,7 +144,9 @@ def _find_orders(facts: CauseContext) -> list[tuple[int, int]]:
 
 
 def _name(facts: CauseContext, work: pl.DataFrame) -> pl.DataFrame:
-    """Sum work by KEYS. work: `process`, `part`, `kind`, `key`, `range`, and the columns to sum."""
+    """Return the sums of work by KEYS. work: `process`, `part`, `kind`, `key`, `range`, and the
+    columns to sum.
+    """
     kinds = work.select("kind", "key").unique()
     labels = list_labels("memory_kind")
 
@@ -171,23 +180,23 @@ def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
 
 
 def list_host_path(facts: JobFacts) -> pl.DataFrame:
-    """Return the division of time of a job without GPU work or MPI calls, as :func:`list_path` does, by host
-    activity.
+    """Return the division of time by host activity for a job without GPU work or MPI calls, in the
+    form of :func:`list_path`.
     """
     covered = facts.options.covered.find_hull()
     return _label(facts, _divide_host_time(facts, "host", "all", covered[1] - covered[0]), "range")
 
 
 def _list_ends(facts: CauseContext) -> pl.DataFrame:
-    """Return the time before and after the replayed time, by host activity."""
+    """Return the time before and after the replayed time by host activity."""
     begin, end = facts.options.covered.find_hull()
     before = _divide_host_time(facts, "start", "before", facts.replay.begin - begin)
     return pl.concat([before, _divide_host_time(facts, "exit", "after", end - facts.replay.end)])
 
 
 def _divide_host_time(facts: JobFacts, part: str, when: str, time: int) -> pl.DataFrame:
-    """Divide a time (ns) by host activity, with the main call or NVTX range of each. when: see
-    :meth:`JobFacts.find_use`.
+    """Return a time (ns) divided by host activity, with the main call or NVTX range of each. when:
+    as in :meth:`JobFacts.find_use`.
     """
     use = facts.find_use(when)
     parts = {one: own for one, own in use.parts.items() if own} if use else {}

@@ -1,6 +1,6 @@
-"""Define the limits from which something counts in the verdict. All were set by jobs with known causes
-(`tests/analysis`, `benchmarks/culprits.py`), and each has an explanation; shares are fractions of 1, times
-ns.
+"""Define the limits from which something counts in the verdict. All were set with jobs whose causes
+are known (`tests/analysis`, `benchmarks/culprits.py`). Each has an explanation; shares are
+fractions of 1, times are ns.
 """
 
 #: A claim with facts for less than this share of a cause's savings is not shown.

@@ -1,5 +1,5 @@
-"""Describe time that no what-if explains: before the first and after the last GPU work, and while GPUs are
-idle or only copy; in jobs without recorded GPU work, all host time.
+"""Describe time that no what-if explains: before the first and after the last GPU work, and while
+GPUs are idle or only copy; in jobs without recorded GPU work, all host time.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ COPYING = {
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
-    """Return a finding for a long time before the first GPU work, or after the last; next to a steady state,
-    including exposed copies then.
+    """Return a finding about a long time before the first GPU work, or after the last, or None.
+    With a steady state, it includes exposed copies in that time.
     """
     # If work is lost its begin and end are unknown.
     use = None if facts.options.lossy_devices else facts.find_use(when)
@@ -97,14 +97,14 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
 def make_finding(
     kind: str, title: Said, share: float, evidence: Sequence[Said | str], **more: Any
 ) -> Finding:
-    """Make a finding in words. Its share is the duration of its subject, not savings."""
+    """Return a finding in words. Its share is the duration of its subject, not savings."""
     lines = tuple(map(str, evidence))
     return Finding(kind, capitalize(str(title)), share, evidence=lines, **more)
 
 
 def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
-    """Return the finding about the hosts of a job without GPU work or MPI calls. why: the reason why there is
-    no such work.
+    """Return the finding about the hosts of a job without GPU work or MPI calls. why: reason why
+    there is no such work.
     """
     use = facts.find_use("all")
     if use is None:
@@ -157,8 +157,8 @@ def describe_failures(facts: JobFacts) -> str:
 
 
 def describe_devices(facts: JobFacts) -> str:
-    """Describe the steady state, or the whole job, and its GPU time; for a job without GPUs, the time ranks
-    spend in MPI. Return "" if that is unknown.
+    """Return a text about the steady state (or the whole job) and its GPU time; for a job without
+    GPUs, about the time that ranks spend in MPI; "" if unknown.
     """
     frames, options, devices = facts.frames, facts.options, facts.devices
     steady = options.steady
@@ -194,7 +194,9 @@ def describe_devices(facts: JobFacts) -> str:
 
 
 def _measure_profiler(facts: JobFacts) -> float:
-    """Return the profiler's share of the steady state, or of the whole job, on hosts with idle GPUs."""
+    """Return the profiler's share of the steady state, or of the whole job, on hosts with idle
+    GPUs.
+    """
     uses, devices = facts.frames["uses"], facts.devices
     if not uses.height:
         return 0.0
@@ -205,7 +207,7 @@ def _measure_profiler(facts: JobFacts) -> float:
 
 
 def _measure_mpi(facts: JobFacts) -> float:
-    """Return the share of the time in which ranks of a job without GPUs are in MPI."""
+    """Return the share of time in which the ranks of a job without GPUs are in MPI."""
     uses = facts.frames["uses"].filter((pl.col("when") == "all") & (pl.col("mpi") > 0))
     # As MPI parallel efficiency, of the longest time of a rank.
     outside = (uses["length"] - uses["mpi"]).mean() or 0.0
@@ -213,8 +215,8 @@ def _measure_mpi(facts: JobFacts) -> float:
 
 
 def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
-    """Return the finding that ranks spend most of the time in MPI, if causes explain hardly any of it.
-    explained: the share that causes save.
+    """Return the finding that ranks spend most of the time in MPI, if causes explain hardly any of
+    it. explained: share that causes save.
     """
     in_mpi = {**facts.frames, "uses": facts.frames["uses"].filter(pl.col("mpi") > 0)}
     share, use = _measure_mpi(facts), JobFacts(in_mpi, facts.context).find_use("all")
@@ -224,8 +226,8 @@ def _describe_mpi(facts: JobFacts, explained: float) -> Finding | None:
 
 
 def _describe_longest_kernel(facts: JobFacts) -> str:
-    """Return a sentence on the function with the most kernel time, counting all instances of a template
-    together; "" if its name is unknown.
+    """Return a sentence about the function with the most kernel time, counting all instances of a
+    template together; "" if its name is unknown.
     """
     kernels, labels = (
         facts.frames["kernels"],
@@ -244,12 +246,16 @@ def _describe_longest_kernel(facts: JobFacts) -> str:
 
 
 def _strip_template(label: str) -> str:
-    """Return the function of a kernel: `fill` of `fill<float#2>` and of `void fill<float>(float*)`."""
+    """Return the function of a kernel: `fill` for `fill<float#2>` and for `void
+    fill<float>(float*)`.
+    """
     return strip_arguments(label).partition("<")[0].partition("#")[0] or label
 
 
 def describe_migrations(facts: JobFacts) -> Finding | None:
-    """Return the finding of managed memory that migrates between hosts and GPUs, if that takes long."""
+    """Return the finding about managed memory that migrates between hosts and GPUs, if this takes
+    long.
+    """
     moved, devices = facts.frames["copies"], facts.devices
     moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
     share = moved["time"].sum() / max(devices["length"].sum(), 1) if devices.height else 0.0
@@ -266,8 +272,8 @@ def make_limit(
     advice: str = "",
     **more: Any,
 ) -> Finding:
-    """Make a finding with maximum savings. kind: of `limits` in findings.yaml; advice: key of ADVICE, "" for
-    the advice of the kind.
+    """Return a finding with maximum savings. kind: of `limits` in findings.yaml. advice: key of
+    ADVICE, "" for the advice of the kind.
     """
     usual, view = TEXTS["limits"][kind]
     title, advice = title or say(kind, share=share), ADVICE[advice] if advice else usual
@@ -275,7 +281,7 @@ def make_limit(
 
 
 def _choose_remedy(reader: EventReader) -> str:
-    """Return the key of the advice on how NCCL kernels can be matched."""
+    """Return the key of the advice about how NCCL kernels can be matched."""
     kernels = reader.read_begins("nccl_kernel", ("communicator", "graph_node"))
     unnamed = kernels.filter(pl.col("communicator") < 0)
     if 2 * unnamed.height <= kernels.height:
@@ -287,11 +293,11 @@ def _choose_remedy(reader: EventReader) -> str:
 def describe_loss(
     facts: CauseContext, reason: str, outside: float, explained: float
 ) -> Finding | None:
-    """Return the finding about the largest loss of GPU time, if causes explain little of it; its savings are
-    unknown.
+    """Return the finding about the largest loss of GPU time, if causes explain little of it; its
+    savings are unknown.
 
-    reason: why they are unknown, "" if no cause saves enough. outside: the share of the time in which the job
-    waits for requests. explained: the share that causes save.
+    reason: why they are unknown, "" if no cause saves enough. outside: share of the time in which
+    the job waits for requests. explained: share that causes save.
     """
     frames, devices, job, graph = facts.frames, facts.devices, facts.job, facts.graph
     if not devices.height:
@@ -373,7 +379,9 @@ def describe_loss(
 
 
 def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
-    """Return the kinds of the GPUs' memory operations (of COPYING), and advice for the longest ones."""
+    """Return the kinds of the GPUs' memory operations (of COPYING), and advice for the longest
+    ones.
+    """
     advice = ADVICE["copies_alone"]
     if not copies.height:
         return "copies", advice
@@ -400,7 +408,9 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_copies(copies: pl.DataFrame) -> list[Said]:
-    """Describe the main copies by direction and kind of memory. copies: as for sum_copies."""
+    """Return sentences about the main copies by direction and kind of memory. copies: as for
+    sum_copies.
+    """
     operations, labels = list_labels("memory_operation"), list_labels("memory_kind")
     known = set(labels) - {map_labels("memory_kind")["unknown"]}
     kinds = {kind: labels[kind].lower() for kind in known}
@@ -452,7 +462,7 @@ def describe_untraced_mpi(facts: JobFacts) -> Finding | None:
 
 
 def _list_shares(samples: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
-    """Return the share of the samples of each task that a condition selects: task, share."""
+    """Return the share of each task's samples that meet a condition: task, share."""
     selected = pl.col("count").filter(which).sum() / pl.col("count").sum()
     return samples.group_by("task").agg(share=selected).sort("share", "task")
 

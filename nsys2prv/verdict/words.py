@@ -1,4 +1,4 @@
-"""Turn facts into sentences with the templates of findings.yaml, and choose advice by its rules.
+"""Convert facts to sentences with the templates in findings.yaml, and choose advice by its rules.
 
 Facts are numbers and recorded names. Sentences are made last, and no code reads them.
 """
@@ -50,7 +50,7 @@ _WORDS = _Words()
 
 
 class Said(Struct, frozen=True):
-    """A sentence, or a part of one: its template, and the facts that it states."""
+    """A sentence, or a part of one: its template and its facts."""
 
     #: Key of `says` in findings.yaml.
     key: str
@@ -65,7 +65,7 @@ class Said(Struct, frozen=True):
 
 
 def say(key: str, **facts: Any) -> Said:
-    """Return the sentence of a template for these facts (times: ns)."""
+    """Return the sentence of a template with these facts (times in ns)."""
     return Said(key, facts)
 
 
@@ -96,7 +96,7 @@ class Claim(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Advice for hosts with certain facts."""
+    """A rule that selects advice for hosts with certain facts."""
 
     #: Name of a fact -> a regular expression that matches it, its minimum, or its truth value.
     when: dict[str, bool | float | str]
@@ -108,7 +108,7 @@ RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
 
 
 def choose_advice(rules: str, **facts: bool | float | str) -> str:
-    """Return the ADVICE key of the first rule with all conditions met, or ""."""
+    """Return the ADVICE key of the first rule whose conditions are all met, or ""."""
 
     def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
         if isinstance(wanted, str):
