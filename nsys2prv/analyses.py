@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.budget import keep_freed_memory, return_freed_memory, return_large_blocks
+from nsys2prv._util.budget import (
+    MANY_RECORDS,
+    keep_freed_memory,
+    return_freed_memory,
+    return_large_blocks,
+)
 from nsys2prv._util.columns import join_columns
 from nsys2prv.conversion.quality import lacks_mpi
 from nsys2prv.events.attributes import select_by_state, select_labels
@@ -70,7 +75,8 @@ def run_analyses(
     """
     job, plain = opened.prepared, opened.plain_labels
     # Many units use blocks of memory again and again.
-    (return_large_blocks if opened.reader.has_one_large_unit else keep_freed_memory)()
+    is_alone = opened.reader.has_one_large_unit and opened.reader.records > MANY_RECORDS
+    (return_large_blocks if is_alone else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = coverage.name_lossy_processes(job)
     gpus = coverage.list_gpus(job, opened.reader)

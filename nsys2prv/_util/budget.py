@@ -138,8 +138,9 @@ _ENGINE = "POLARS_ENGINE_AFFINITY", "in-memory"
 #: Blocks up to this size come from the heap (glibc takes no more), and a process keeps this
 #: much freed memory at the end of its heap.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
-#: Where memory counts more than time, freed blocks of this size and more are not kept.
-RETURNED_BYTES = 8 << 20
+#: Where memory counts more than time, because the only unit has so many records, freed blocks of this size and
+#: more are not kept.
+MANY_RECORDS, RETURNED_BYTES = 10_000_000, 8 << 20
 #: Less freed memory than this stays in the process: to use new pages takes longer.
 FREED_BYTES = 64 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,

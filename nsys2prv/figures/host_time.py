@@ -362,10 +362,11 @@ def list_activities(
         add(at, "range", "range", of_time["group"], of_time["time"], -1)
     sums = sum_rows(np.concatenate(columns, axis=1))
     sums = sums[:, np.argsort(sums[0], kind="stable")]
-    set_up = unit.remember(("set up", task), lambda: _find_set_up(unit, task))
     known = [*sources]
     parts, names = ([known[one][side] for one in sums[1].tolist()] for side in (0, 1))
-    is_first = (sums[4] == set_up) & np.array([part == "cuda" for part in parts], bool)
+    is_first = np.array([part == "cuda" for part in parts], bool)
+    if is_first.any():
+        is_first &= sums[4] == unit.remember(("set up", task), lambda: _find_set_up(unit, task))
     named = {"part": parts, "names": names, "name": sums[2], "time": sums[3]}
     return {"at": sums[0], **named, "longest": sums[5], "first": is_first}
 

@@ -274,7 +274,7 @@ class Graph(Struct, frozen=True, dict=True):
     time: Times
     #: Weights of edges, and of nodes' work, that reproduce the recording, and typical ones.
     weight: Durations
-    typical: Column
+    typical: Durations
     #: Whether an edge is what its target waited for (uint8).
     binding: np.ndarray
     #: Order in which a replay visits the nodes.

@@ -31,7 +31,6 @@ from nsys2prv.replay.events import (
 from nsys2prv.replay.graph import (
     FIRST_GROUP,
     LONG,
-    Column,
     Columns,
     Durations,
     Graph,
@@ -306,26 +305,12 @@ def finish_graph(
     columns.append("typical", columns.pop("lasts"))
     weight = Durations(columns.view("typical"), *places)
     differs, values = map(np.frombuffer, differing, (np.int32, np.int64))
-    order = np.argsort(differs, kind="stable")
-    typical = _look_up_typical(differs[order], values[order], weight)
+    typical = weight.change([(differs, values)])
     return Graph(
         target, source, kind, graph, joined, sizes, columns.view("row"), processes,
         Times(times.nodes, weight), weight, typical,
         marks, plan,
     )  # fmt: skip
-
-
-def _look_up_typical(places: np.ndarray, values: np.ndarray, weight: Durations) -> Column:
-    """Return typical weights (ns): the weights themselves, except at some sorted places, which have
-    other values.
-    """
-
-    def look_up(rows: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(places, rows)
-        differs = np.append(places, -1)[at] == rows
-        return np.where(differs, np.append(values, 0)[at], weight[rows])
-
-    return Column(look_up)
 
 
 def group_places(keys: np.ndarray, totals: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -572,14 +572,10 @@ class Replay(Struct, frozen=True, dict=True):
         before, behind = (
             np.concatenate([*self.graph.select(kinds, *span).values()]) for span in spans
         )
-        counts = self.sum_work(work, *_OF_WORK).select(*_OF_WORK, "count")
+        counts = self._count_work(work, "count")
         for name, others in (("before", before), ("behind", behind)):
-            of_others = self.sum_work(others, *_OF_WORK).select(
-                *_OF_WORK, pl.col("count").alias(name)
-            )
-            counts = counts.join(of_others, on=_OF_WORK, how="left").with_columns(
-                pl.col(name).fill_null(0)
-            )
+            counts = counts.join(self._count_work(others, name), on=_OF_WORK, how="left")
+        counts = counts.with_columns(pl.col("before", "behind").fill_null(0))
         done = pl.col("before") + pl.col("count")
         whole = done + pl.col("behind")
         apart = whole.max() - whole.min()
@@ -593,6 +589,17 @@ class Replay(Struct, frozen=True, dict=True):
         last = self._take(before, common.select(*_OF_WORK, most="before"), True)
         first = self._take(behind, common.select(*_OF_WORK, most="behind"), False)
         return np.concatenate([last, work, first])
+
+    def _count_work(self, edges: np.ndarray, name: str) -> pl.DataFrame:
+        """Return how many of some edges are of each work of a process, in a column of this name."""
+        parts = [
+            pl.DataFrame({one: getattr(self.edges, one)[edges[part]] for one in _OF_WORK})
+            .group_by(_OF_WORK)
+            .len(name)
+            for part in split_rows(len(edges))
+        ]
+        sums = parts[0] if len(parts) == 1 else pl.concat(parts).group_by(_OF_WORK).sum()
+        return sums.cast({name: pl.Int64})
 
     def _take(self, edges: np.ndarray, most: pl.DataFrame, is_last: bool) -> np.ndarray:
         """Return the first, or the last (`is_last`), edges of each work of a process. most: how

@@ -227,8 +227,12 @@ class EventReader(Struct, dict=True):
     @cached_property
     def has_one_large_unit(self) -> bool:
         """Whether the job is one unit, whose columns may be most of the memory."""
-        rows = sum(run.rows for run in self.runs)
-        return len(self.rows.unit_numbers) == 1 and rows > LARGE_ROWS
+        return len(self.rows.unit_numbers) == 1 and self.records > LARGE_ROWS
+
+    @cached_property
+    def records(self) -> int:
+        """Number of records of the job."""
+        return sum(run.rows for run in self.runs)
 
     @property
     def duration(self) -> int:
