@@ -41,7 +41,7 @@ def test_the_rows_that_are_offered_fit(tmp_path: Path, monkeypatch: pytest.Monke
         (len(gpus) - 1, "main", len(REPORTS)),
     ):
         monkeypatch.setattr(prv, "MOST_OBJECTS", most)
-        with pytest.raises(Nsys2prvError, match=rf"convert --keep-rows {words} \({kept} rows\), "):
+        with pytest.raises(Nsys2prvError, match=rf"try --keep-rows {words} \({kept} rows\), "):
             convert(REPORTS, tmp_path / "more.prv")
         cut = CutOptions(keep_rows=tuple(words.split(",")))
         convert(REPORTS, tmp_path / "part.prv", Options(cut=cut))
