@@ -313,8 +313,8 @@ LEAST_FACTOR = 1.2
 #: (one uniform mode has 3.5, a normal 2.7).
 LEAST_D = 4.0
 RULE = (
-    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
-    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
+    f"bimodal: logarithms of durations, split in two (Otsu), have at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
+    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and an Ashman's D of at least {LEAST_D:g}"
 )
 
 #: Result of :func:`find_modes` for durations without two modes.

@@ -197,7 +197,7 @@ def _note_lost_launches(job: Job) -> list[QualityNote]:
         when = f"from {begin} to {end}" if first < last else f"at {begin}"
         if lost.since is not None:
             when = f"all from {begin} on"
-        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,}, {when}")
+        lines.append(f"{name}: {lost.lost:,} of {lost.launches:,} ({when})")
     return _note("launches_without_work", lines)
 
 
@@ -372,7 +372,7 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
             times = f" ({counts.total():,} times)" if counts.total() > 1 else ""
             alike.setdefault(tuple(counts), {})[text] = f'"{text}"{times}'
         for where, texts in alike.items():
-            quoted = f"{list_some([*texts.values()], MOST_MESSAGES)} (in {list_some(where)})"
+            quoted = f"{list_some([*texts.values()], MOST_MESSAGES)}, in {list_some(where)}"
             remedies = [
                 do
                 for what, do in _DECLARED["remedies"].items()

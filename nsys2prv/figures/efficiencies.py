@@ -99,7 +99,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     if hosts.height:
         hosts = hosts.filter(pl.col("takes_part") | ~pl.col("takes_part").any())
         rated["host_regions"] = _add_host_tables(hosts, context, result, span)
-        result.notes.append(f"hosts: {HOST_THREADS[context.options.host_threads]}")
+        result.notes.append(f"host threads: {HOST_THREADS[context.options.host_threads]}")
         if "openmp_whole_syncs" in hosts.columns and hosts["openmp_whole_syncs"].sum():
             result.notes.append(WHOLE_SYNCS)
     layouts = context.reader.layouts

@@ -157,7 +157,7 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
     results[0].notes = [
         *(_describe_collectives(pl.concat(part.summary for part in matched)) if matched else ()),
         *(
-            Note(f"NCCL: {format_count(left[why], 'kernel')} {text}: not compared across ranks")
+            Note(f"NCCL kernels not compared across ranks: {left[why]:,} {text}")
             for why, text in _NOTES["kernels"].items()
             if left[why]
         ),

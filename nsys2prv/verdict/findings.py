@@ -174,7 +174,8 @@ def _judge_hosts(facts: JobFacts, result: Result, has_failed: bool) -> None:
     if facts.context.reader.layouts <= {"diagnostic", "profiler_overhead"}:
         result.missing.append(f"{ADVICE['nothing']}. {capitalize(absence)}")
         return
-    why = "CUDA API calls failed, so the work behind them is missing" if has_failed else absence
+    why = "CUDA API calls failed, so the work behind them is missing"
+    why = why if has_failed else f"GPU work: {absence}"
     if finding := time_use.describe_hosts(facts, why):
         advice = ADVICE["failed"] if has_failed else finding.advice
         result.findings.append(structs.replace(finding, advice=advice))

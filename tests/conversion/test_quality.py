@@ -122,9 +122,9 @@ def test_launches_without_work_are_told_with_their_time(tmp_path: Path) -> None:
 
     # The trace begins with the first call.
     (text,) = find_note("")
-    assert "3 of 10, from 0.000020 s to 0.000040 s" in text
+    assert "3 of 10 (from 0.000020 s to 0.000040 s)" in text
     (text,) = find_note("25us:60us")
-    assert "3 of 10, from 0.000000 s to 0.000015 s" in text
+    assert "3 of 10 (from 0.000000 s to 0.000015 s)" in text
     assert not find_note("50us:90us")
 
 
@@ -143,7 +143,7 @@ def test_where_all_later_work_is_lost_what_is_before_counts(tmp_path: Path) -> N
     with nsys2prv.open([write_lossy(tmp_path / "r.sqlite", range(1, 7))]) as job:
         (note, _) = job.quality
         assert note.text.endswith(
-            "777: 4 of 10, all from 0.00000006 s on. GPU activity at these times is unknown"
+            "777: 4 of 10 (all from 0.00000006 s on). GPU activity at these times is unknown"
         )
         assert job.coverage.common.find_hull() == (0, 60)
         result = job.analyse("findings")["findings"]

@@ -185,7 +185,7 @@ def test_losses_come_first_in_the_summary(
     ]
     assert order == ["lost", "fallback", "error", "warning"]
     assert all(
-        f'" ({len(reports)} times) (in rank0.sqlite, rank1.sqlite). ' in line for line in quoted
+        f'" ({len(reports)} times), in rank0.sqlite, rank1.sqlite. ' in line for line in quoted
     )
     assert quoted[-1].startswith('Nsight Systems warns: "Scheduling information is absent."')
     assert main(["report", *reports, "--json", str(tmp_path / "r.json")]) == 0
