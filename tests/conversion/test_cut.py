@@ -339,7 +339,7 @@ def test_what_cannot_be_asked(options: dict, message: str) -> None:
         (
             {"time": "100s:200s"},
             NothingToWrite,
-            "nothing to write, because this does not overlap the trace",
+            "this does not overlap the trace",
         ),
         ({"time": "2ns:2ns"}, NothingToWrite, "does not overlap the trace"),
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
