@@ -26,7 +26,6 @@ from nsys2prv._util.files import (
     create_temporary_file,
     make_temporary_folder,
 )
-from nsys2prv._util.stored_columns import save_object
 from nsys2prv._util.text import Note, format_count
 from nsys2prv.analyses import ANALYSES, ON_DEMAND, call_on_group, run_analyses
 from nsys2prv.conversion.anonymous import make_pseudonym
@@ -69,6 +68,7 @@ from nsys2prv.table.event_reader import (
     EventReader,
     Samples,
     load_event_reader,
+    save_event_reader,
 )
 from nsys2prv.writers.names import NO_LABELS
 
@@ -105,7 +105,7 @@ class OpenJob(Closable):
         self._apart = make_event_reader(job)
         self.reader = self._apart.join_small_units()
         self.saved_reader = job.folder / "reader"
-        save_object(self.reader, self.saved_reader)
+        save_event_reader(self.reader, self.saved_reader, job.pool.shares_memory)
         self.units = self.reader.rows.unit_numbers
         self._steady: dict[str, tuple[Steady | None, Path | None]] = {}
         self._results: dict[tuple[object, ...], dict[str, Result]] = {}
@@ -280,7 +280,7 @@ class OpenJob(Closable):
         job, reader, saved = self.prepared, self.reader, self.saved_reader
         if job.uncut:
             reader, saved = make_event_reader(job.uncut), job.folder / "uncut-reader"
-            save_object(reader, saved)
+            save_event_reader(reader, saved, job.pool.shares_memory)
         options = AnalysisOptions(groups=self.group_table)
         find = partial(call_on_group, find_reaches, options, saved)
         found = job.run(find, np.unique(reader.rows.units).tolist())
@@ -583,7 +583,8 @@ class OpenJob(Closable):
         # Of paths that are equally long the first unit's is found.
         saved = self.saved_reader
         if self._apart is not self.reader:
-            save_object(self._apart, saved := self.prepared.folder / "reader-apart")
+            saved = self.prepared.folder / "reader-apart"
+            save_event_reader(self._apart, saved, self.prepared.pool.shares_memory)
         build = partial(call_on_group, partial(_build_unit_graph, calls, handoffs), DEFAULTS, saved)
         graphs = self.prepared.run(build, self._apart.rows.unit_numbers)
         return join_units(self.reader, calls, graphs)

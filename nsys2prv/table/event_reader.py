@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together, fill_nulls, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
-from nsys2prv._util.stored_columns import StoredFrame, load_object, read_frame
+from nsys2prv._util.stored_columns import StoredFrame, load_object, read_frame, save_object
 from nsys2prv.events.catalogue import CALLERS, Metric, load_catalogue
 from nsys2prv.export.source import mask_usable
 from nsys2prv.table import windows
@@ -174,7 +175,7 @@ class CaptureFile(Struct, frozen=True):
     threads: Mapping[int, int]
 
 
-class EventReader(Struct, dict=True):
+class EventReader(Struct, dict=True, weakref=True):
     """Reads the events of a prepared job as columns, for one unit or all units.
 
     Its fields are the fields of a prepared job (:mod:`nsys2prv.conversion.job`) with the same
@@ -640,7 +641,22 @@ def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
     return pl.DataFrame(columns, nan_to_null=True)
 
 
+#: Readers of this process that its own workers share, by the paths of files that are not written.
+_SHARED: WeakValueDictionary[Path, EventReader] = WeakValueDictionary()
+
+
+def save_event_reader(reader: EventReader, path: Path, shares_memory: bool) -> None:
+    """Make a reader available for :func:`load_event_reader`, as long as it exists: to workers that
+    share the memory of this process without a file.
+    """
+    if shares_memory:
+        _SHARED[path] = reader
+    else:
+        save_object(reader, path)
+
+
 @lru_cache(maxsize=2)
 def load_event_reader(path: Path) -> EventReader:
     """Load a saved reader. The last two are cached."""
-    return load_object(path)
+    shared = _SHARED.get(path)
+    return load_object(path) if shared is None else shared
