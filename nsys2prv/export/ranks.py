@@ -267,9 +267,11 @@ class Captures(Struct, frozen=True):
         if not self.chains:
             return []
         most = max(map(len, self.chains))
+        count = len(self.chains)
+        whose = "one process" if count == 1 else f"{count:,} processes"
         return [
-            f"{len(self.chains):,} processes of the reports were captured up to {most} times. The time between captures "
-            "is not recorded and counts neither as work nor as idle time"
+            f"the reports have up to {most} captures of {whose}. The time between captures is not "
+            "recorded and counts neither as work nor as idle time"
         ]
 
     def describe_runs(self, infos: Sequence[ReportInfo]) -> str:

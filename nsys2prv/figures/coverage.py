@@ -113,8 +113,8 @@ class Coverage(Struct, frozen=True):
         if len(self.by_task) == 1:
             covered = f"the recorded time of {self.names[next(iter(self.by_task))]}"
         return (
-            f"efficiencies, overlap and idle times cover {share:.0%} of the trace: "
-            f"{covered} ({_format_spans(self.common)}){reports}"
+            f"efficiencies, overlap and idle times are for {covered} ({_format_spans(self.common)}), "
+            f"{share:.0%} of the trace{reports}"
         )
 
 

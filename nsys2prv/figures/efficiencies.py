@@ -53,8 +53,8 @@ RECORDED = {
 UNRECORDED_MPI = "Nsight Systems does not record {calls}. Their time counts as outside MPI"
 #: Why OpenMP's waiting is taken from longer events than the waiting itself.
 WHOLE_SYNCS = (
-    "OpenMP: SYNC_REGION_WAIT was not recorded, so all time in barriers and other synchronization "
-    "(SYNC_REGION), up to the end of the parallel region, counts as waiting"
+    "OpenMP: SYNC_REGION_WAIT was not recorded, so all time in SYNC_REGION (barriers and other "
+    "synchronization) counts as waiting, but only until the parallel region ends"
 )
 #: Reason for missing OpenMP efficiencies if waiting threads cannot be identified.
 NO_SYNCS = (
@@ -93,7 +93,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
                 useful_ns=pl.col("useful_ns").sum(),
             )
             result.add("instructions", sampled)
-        result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
+        result.notes.append(f"useful device time: {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if hosts.height:

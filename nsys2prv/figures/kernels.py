@@ -335,7 +335,9 @@ def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
     if result.tables:
         bins = context.options.bins
         length = format_nanoseconds(context.duration / bins)
-        result.notes.append(f"maps over time have {bins} bins of {length}")
+        result.notes.append(
+            f"maps of metrics over time (on the page and in JSON) have {bins} bins of {length} each"
+        )
 
 
 # ---- work of others ------------------------------------------------------------------------------

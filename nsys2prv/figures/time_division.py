@@ -375,7 +375,7 @@ def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
     stacks = frames["stacks"]
     if not stacks.height:
         absent = context.explain_absence(STACK_LAYOUTS)
-        result.missing.append(f"call stacks: none recorded ({absent})")
+        result.missing.append(f"call stacks: {absent}")
         return
     places = ("task", "thread", "drives_gpus", "stack")
     stacks = stacks.group_by(places, maintain_order=True).agg(

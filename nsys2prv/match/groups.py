@@ -734,9 +734,7 @@ def _name_family(
     alike = by_size.max() / by_size.sum()
     size = "size" if (reducing["bytes"] >= 0).all() else "unknown size"
     exposed = 1 - kernels["overlapped_ns"].sum() / max(kernels["time_ns"].sum(), 1)
-    said = (
-        f"per iteration: {often:.3g} reductions, {alike:.0%} of one {size}, {exposed:.0%} exposed"
-    )
+    said = f"per iteration: {often:.3g} reductions ({alike:.0%} of them with the same {size}), {exposed:.0%} of their time exposed"
     if gathers >= GATHERS * often:
         return SHARDED, f"per iteration: {gathers:.3g} AllGather, {often:.3g} reductions"
     if often >= OFTEN and alike >= SAME_SIZE and exposed >= EXPOSED:

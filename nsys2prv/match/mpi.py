@@ -495,6 +495,6 @@ def match_ucx_messages(
     lines = CommunicationLines("ucx_message", send, sender, receive, receiver, receive, size, tag)
     result = write_result("ucx_messages", number, folder, lines=[lines] if pairs.height else [])
     if alone := rows.height - 2 * pairs.height:
-        note = f"UCX: {alone:,} sends and receives have no line, because the reports lack the other side"
+        note = f"UCX: {alone:,} sends and receives have no communication line: their partners are not in the reports"
         result.notes.append(Note(note, is_routine=True))
     return result

@@ -74,7 +74,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
     results[0].notes = [Note(f"NCCL sends matched with their receives: {pairs:,}", is_routine=True)]
     if left:
-        text = f"NCCL: {left:,} sends and receives have no line, because the reports lack the other side"
+        text = f"NCCL: {left:,} sends and receives have no communication line: their partners are not in the reports"
         results[0].notes.append(Note(text))
     sides = group_blocks(block for part in paired for block in part.sides)
     steps = [

@@ -34,6 +34,8 @@ from nsys2prv.show.text import (
 LINES, COLUMNS = 24, 80
 #: Lines of the heading, and rows of efficiencies, at most.
 MOST_HEAD, MOST_RATED = 5, 5
+#: Blanks between a title and its savings, at least.
+GAP = 2
 #: Columns of a finding's number.
 INDENT = 3
 MORE = "--full"
@@ -172,8 +174,8 @@ def _format_title(finding: Finding, number: str, width: int, span: str) -> list[
         at_most = "at most " if finding.is_limit else ""
         saves = f"saves {at_most}{format_share(finding.share)}"
         if finding.happens_once and span == "the steady state":
-            saves = f"costs {format_share(finding.share)} of the whole job, once"
-    room = width - len(saves) - 2 * bool(saves)
+            saves = f"one-time cost: {format_share(finding.share)} of the job"
+    room = width - len(saves) - GAP * bool(saves)
     first, *others = wrap_text(number + finding.title, room, len(number))
     rest = " ".join(line.strip() for line in others)
     others = wrap_text(f"{'':{len(number)}}{rest}", width, len(number)) if rest else []

@@ -174,7 +174,11 @@ def describe_devices(facts: JobFacts) -> str:
         return ""
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = _describe_longest_kernel(facts) if frames["kernels"].height else ""
-    idle = "graphics or idle" if facts.context.reader.layouts & GRAPHICS else "idle"
+    idle = (
+        "idle or graphics (not distinguishable)"
+        if facts.context.reader.layouts & GRAPHICS
+        else "idle"
+    )
     idle = "no work of this job" if select_other_work(frames).height else idle
     shares = (
         (compute, "compute"),

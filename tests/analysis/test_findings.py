@@ -104,7 +104,7 @@ def test_findings_as_text() -> None:
     assert _order_groups([limit, large], 0.9) == [large, limit]
     lines = format_findings([finding, limit, limit], span="the steady state")
     assert lines[0].startswith("  Causes (savings: how much shorter the steady state would be")
-    assert lines[7].startswith("  Limits (savings: at most this much of the steady state")
+    assert lines[7].startswith("  Limits (upper bounds of the savings, in % of the steady state")
     start = replace(finding, share=0.5, kind="startup")
     once = [
         "  Startup and shutdown (one-time costs, in % of the job)",

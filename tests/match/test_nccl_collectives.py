@@ -290,7 +290,7 @@ def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
             lambda rank: make_exchange(rank, 100, 1100, 1410, 0, 65),
         ),
     )
-    assert "NCCL: 4 sends and receives have no line" in text
+    assert "NCCL: 4 sends and receives have no communication line" in text
     assert not [comm for comm in trace.comms if comm.tag == MESSAGE]
 
 

@@ -58,8 +58,8 @@ def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
     return [
         make(first, {family: rows[family]["a_ns"] for family in order}),
         make(second, {family: rows[family]["b_ns"] for family in order}),
-        make("longer", changes),
-        make("less", {family: -change for family, change in changes.items()}),
+        make("added", changes),
+        make("saved", {family: -change for family, change in changes.items()}),
     ]
 
 

@@ -198,7 +198,7 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
     ]
     return [
         *style.format_title(f"Recommendations: findings of {shorten(head, 2 * WIDEST)}"),
-        *format_findings(short, style.text_width, span=f"its {run.focus}"),
+        *format_findings(short, style.text_width, span=f"the run's {run.focus}"),
         *_wrap([f"  `nsys2prv report {path}` shows the evidence"], style),
     ]
 
@@ -210,7 +210,7 @@ def _compare_shares(study: ComparedRuns, finding: Finding) -> tuple[str, ...]:
         return ()
     each = zip(study.name_runs(False), shares, strict=True)
     said = [f"{head} {'-' if share is None else format_share(share)}" for head, share in each]
-    return (f"Over the runs: {', '.join(said)}",)
+    return (f"Savings by run: {', '.join(said)}",)
 
 
 def format_csv(study: ComparedRuns) -> str:

@@ -76,10 +76,10 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     scale = f"From {pair[0].units:,} to {pair[1].size}"
     efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
     if study.scaling.used == "weak":
-        whole = f"speed-up {speed:.2f} of {grown:g}, {efficiency}"
+        whole = f"weak-scaling speed-up {speed:.2f}, ideally {grown:g}; {efficiency}"
         return f"{scale}, with work that grows in proportion, {unit} {longer} ({times}; {whole})."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
-    return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f} of {grown:g}, {efficiency})."
+    return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f}, ideally {grown:g}; {efficiency})."
 
 
 def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
