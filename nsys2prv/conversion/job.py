@@ -117,7 +117,7 @@ class ReadPart(Struct, frozen=True):
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
-    #: Of each report table -> rows outside it with all those that carry numbers.
+    #: Of each report table -> rows with all those that its outline notes.
     noted: list[dict[str, tuple[Part, ...]]]
     #: First and last time of the events of each report, read or not, local ns.
     spans: dict[int, Span]

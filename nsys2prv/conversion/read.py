@@ -24,10 +24,13 @@ from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.cut_reading import choose_part
 from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
-from nsys2prv.conversion.report_spans import extract_rows, find_span_of_rows
+from nsys2prv.conversion.report_spans import (
+    extract_rows,
+    find_span_of_rows,
+    list_kinds_left_out,
+)
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
-    list_kinds_left_out,
     plan_whole_task,
     survey_database,
     survey_report,
@@ -48,7 +51,7 @@ from nsys2prv.events.kind import (
 from nsys2prv.events.launches import Segment, save_launches
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.source import Part, Shared, Wanted
+from nsys2prv.export.source import Part, Shared, SomeRows, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
 from nsys2prv.table.runs import SpillWriter, find_spill_file
@@ -248,7 +251,7 @@ class ReadingTask(Struct, frozen=True):
     @property
     def rows(self) -> int:
         """Return the number of rows in the parts."""
-        return sum(one.part.rows for one in self.parts)
+        return sum(one.part.count for one in self.parts)
 
 
 def read_task(task: ReadingTask) -> TaskResult:
@@ -406,7 +409,7 @@ def plan_tasks(
             for asks in (False, True)
         ]
         all_parts = [part for parts in chain.from_iterable(of_stages) for part in parts]
-        if sum(one.part.rows for one in all_parts) <= TASK_ROWS:
+        if sum(one.part.count for one in all_parts) <= TASK_ROWS:
             of_stages = [[all_parts] if all_parts else [], []]
         is_whole = part is None and sum(map(len, of_stages)) == 1
         more = job.folder, settings, counting, tuple(left_out) if is_whole else None
@@ -460,6 +463,10 @@ def _gather_parts(
     of_task: list[TablePart] = []
     room = TASK_ROWS
     for one in _list_parts(info, groups, chosen, noted):
+        if isinstance(one.part, SomeRows):
+            of_task.append(one)
+            room -= one.part.count
+            continue
         first = one.part.first
         while first <= one.part.last:
             last = min(one.part.last, first + room - 1)
@@ -480,8 +487,8 @@ def _list_parts(
     chosen: Mapping[str, Sequence[Part]],
     noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[TablePart]:
-    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read (default:
-    all). noted: table that is read in part -> all rows that contain numbers.
+    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; all of the others. noted:
+    table that is read in part -> rows with all noted ones.
     """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
@@ -499,7 +506,7 @@ def _list_parts(
             for part in parts:
                 yield TablePart(names, part, use, asks)
             between = list(_list_rows_between(info.parts[table], parts)) if whole else []
-            if all(kind.carries_numbers for kind in whole):
+            if all(kind.noted for kind in whole):
                 between = list(_intersect(between, noted[table]))
             for part in between:
                 yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
@@ -522,7 +529,10 @@ def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:
         for place in range(lasts.searchsorted(part.first), firsts.searchsorted(part.last, "right")):
             one = others[place]
             first, last = max(part.first, one.first), min(part.last, one.last)
-            yield replace(part, first=first, last=last)
+            if not isinstance(one, SomeRows):
+                yield replace(part, first=first, last=last)
+            elif found := one.find_between(first, last):
+                yield found
 
 
 class DeriveTask(Struct, frozen=True):

@@ -29,6 +29,21 @@ UNKNOWN = -TIME_LIMIT, TIME_LIMIT
 ENDS_ELSEWHERE = ("gpu_contexts",)
 
 
+def list_kinds_left_out(
+    selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
+) -> list[str]:
+    """Return the names of the kinds that are not read, or not completely. beside: kinds that are
+    read although they are not selected.
+    """
+    return [
+        kind.name
+        for kind in all_kinds()
+        if kind.tables
+        and not (kind.opt_in or kind.rereads_rows or kind in beside)
+        and (kind not in selected or settings.min_durations.get(kind.name))
+    ]
+
+
 class PieceBounds(Struct, frozen=True):
     """Bounds of the event times in each piece of a table."""
 

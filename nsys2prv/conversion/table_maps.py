@@ -13,7 +13,7 @@ from itertools import starmap
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.columns import OPEN, find_bounds
@@ -57,6 +57,8 @@ from nsys2prv.table.runs import Span
 
 #: Of each so many rows of a table the threads and streams of one are taken for those with events all the time.
 ROWS_PER_SAMPLE = 4096
+#: Noted rows that are read together.
+NOTED_TOGETHER = 50_000
 
 
 class TableMap(Struct, frozen=True):
@@ -69,8 +71,8 @@ class TableMap(Struct, frozen=True):
     #: greatest id of a call, and the first and the last time within the capture (6, blocks). Without rows the least
     #: are OPEN, the greatest -OPEN.
     bounds: np.ndarray
-    #: Mask of the blocks that may have rows with numbers, as outlines note them.
-    noted: np.ndarray
+    #: Rows with all those that its outline notes.
+    noted: tuple[Part, ...]
     #: Threads or streams with events all the time.
     objects: tuple[ObjectKey, ...]
 
@@ -89,6 +91,11 @@ class TableMap(Struct, frozen=True):
         found = (begins <= span[1]) & (ends >= span[0])
         found[ends.argmax()] = True
         return found
+
+    def find_times(self, times: np.ndarray) -> np.ndarray:
+        """Return a mask of the blocks whose rows may be open at any of some times, ascending."""
+        begins, ends, *_ = self.bounds
+        return times.searchsorted(begins) < times.searchsorted(ends, "right")
 
     def list_parts(self, blocks: np.ndarray) -> tuple[Part, ...]:
         """Return the rows of the blocks in a mask as parts."""
@@ -138,10 +145,10 @@ def _map_table(
     block_rows = outline.block_rows if outline else outlines.BLOCK_ROWS
     count = -(-part.rows // block_rows)
     bounds, is_known = np.empty((6, count), np.int64), np.zeros(count, bool)
-    noted = ~is_known
+    noted = (part,)
     if outline and outline.bounds.shape[1] == count:
         bounds, is_known = _take_outline(outline, info.capture, any(one in columns for one in ENDS))
-        noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
+        noted = tuple(_list_noted(part, outline))
     piece_rows = max(1, PART_ROWS // block_rows) * block_rows
     for unknown in list_blocks(part, ~is_known, block_rows):
         for piece in unknown.split(piece_rows):
@@ -149,6 +156,18 @@ def _map_table(
             own = _read_bounds(database, info.capture, piece, block_rows)
             bounds[:, first : first + own.shape[1]] = own
     return TableMap(part, block_rows, bounds, noted, tuple(_sample_objects(database, part)))
+
+
+def _list_noted(part: Part, outline: Outline) -> Iterator[Part]:
+    """Yield rows of a table with all noted ones."""
+    if outline.noted is None:
+        is_noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
+        yield from list_blocks(part, is_noted, outline.block_rows)
+        return
+    for start in range(0, len(outline.noted), NOTED_TOGETHER):
+        rowids = tuple(outline.noted[start : start + NOTED_TOGETHER].tolist())
+        of_table = replace(part, first=rowids[0], last=rowids[-1])
+        yield SomeRows(*astuple(of_table), rowids)
 
 
 def _take_outline(

@@ -24,7 +24,6 @@ from nsys2prv.conversion.report_spans import find_span, unite_spans
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import COPIES, DECOMPRESSIONS, GRAPH_TABLE, HOST_NODES, KERNEL_TABLE, SETS
 from nsys2prv.events.extraction import ReadingSettings
-from nsys2prv.events.kind import EventKind
 from nsys2prv.events.launches import Launches, Segment, find_launches
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
@@ -148,21 +147,6 @@ def _list_layouts_about_profiler() -> frozenset[str]:
     """Return the layouts of kinds that do not make a trace longer."""
     others = (kind.layouts for kind in all_kinds() if not kind.extends_trace)
     return frozenset(chain.from_iterable(others))
-
-
-def list_kinds_left_out(
-    selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
-) -> list[str]:
-    """Return the names of the kinds that are not read, or not completely. beside: kinds that are
-    read although they are not selected.
-    """
-    return [
-        kind.name
-        for kind in all_kinds()
-        if kind.tables
-        and not (kind.opt_in or kind.rereads_rows or kind in beside)
-        and (kind not in selected or settings.min_durations.get(kind.name))
-    ]
 
 
 def survey_report(task: WholeTask) -> WholeReport:

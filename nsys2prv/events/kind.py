@@ -136,9 +136,9 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     #: Each of its rows is translated without the others, but for the call that launched it: of a part in time
     #: its own rows are read. By default if the kind has no `read`.
     separable: bool = False
-    #: Its rows carry numbers, which outlines note (:mod:`nsys2prv.export.outlines`): of a part in time all of
-    #: these are read.
-    carries_numbers: bool = False
+    #: For kinds that are not: outlines note all of their rows (:mod:`nsys2prv.export.outlines`), so that of the rows
+    #: outside a part in time only these are read.
+    noted: bool = False
 
     #: Indexes that it fills: LAUNCHES or NCCL_CALLS.
     provides: tuple[str, ...] = ()

@@ -16,25 +16,30 @@ from nsys2prv._util.columns import find_edges
 if TYPE_CHECKING:
     from nsys2prv.export.source import Part
 
-#: Rows of a block (a power of 2).
-BLOCK_ROWS = 1024
+#: Rows of a block (a power of 2), and noted rows at most that are listed.
+BLOCK_ROWS, MOST_NOTED = 1024, 1 << 20
 #: Columns with a row's time (the first that a table has is used), and columns with other times.
 TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
 ENDS = ("end", "endedAt")
 #: Columns with the id of the call that launched a row's work, and with its type.
 CORRELATION, EVENT_TYPE = "correlationId", "eventType"
-#: Bounds of a block, and traits of its rows, as in native/records.h; the last is set here.
+#: Bounds of a block, and traits of its rows, as in native/records.h; the last one is of :data:`_NVTX_TRAITS` alone.
 LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS = range(6)
 IS_RANGE, IS_UNDATED, IS_OPEN, IS_NOTED, IS_NAME = 1, 2, 4, 8, 16
 #: The table of NVTX events; types of its rows (documented in Nsight's ENUM_NSYS_EVENT_TYPE): names of categories and
 #: domains, and ranges. The second of each type of ranges is the same from an nvtxt file.
 NVTX_TABLE = "NVTX_EVENTS"
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
-NVTX_RANGES = (59, 70, 60, 71)
-#: Columns of this table with numbers that events carry: an outline notes the rows that have one.
+NVTX_PUSHPOP, NVTX_STARTEND = (59, 70), (60, 71)
+NVTX_RANGES = (*NVTX_PUSHPOP, *NVTX_STARTEND)
+#: Columns of this table with numbers that events carry, and with the number of the domain. Rows that have one, or are
+#: not in the default domain, 0, are noted: few rows usually, with all those of NCCL.
 NVTX_WHOLE_NUMBERS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 NVTX_REALS = ("doubleValue", "floatValue")
-NVTX_NUMBERS = (*NVTX_WHOLE_NUMBERS, *NVTX_REALS, "jsonText", "jsonTextId")
+NOTED, NOTED_UNLESS_ZERO = 4, 8
+NVTX_NOTED = {"domainId": NOTED_UNLESS_ZERO} | dict.fromkeys(
+    (*NVTX_WHOLE_NUMBERS, *NVTX_REALS, "jsonText", "jsonTextId"), NOTED
+)
 _NVTX_TRAITS = dict.fromkeys(NVTX_RANGES, IS_RANGE) | dict.fromkeys(
     (NVTX_CATEGORY, NVTX_DOMAIN_CREATE), IS_NAME
 )
@@ -48,12 +53,15 @@ class Outline(Struct, frozen=True):
     #: Of each block LEAST to TRAITS (5, blocks). Without rows the least are the greatest int64, and the greatest
     #: the least.
     bounds: np.ndarray
+    #: Rowids of the noted rows, ascending; None if these are more than MOST_NOTED.
+    noted: np.ndarray | None
 
     @classmethod
-    def from_core(cls, bounds: bytes) -> Outline:
-        """Return the outline that the compiled core has made."""
+    def from_core(cls, first: int, bounds: bytes, noted: bytes | None) -> Outline:
+        """Return the outline that the compiled core has made. first: the first rowid."""
         columns = np.frombuffer(bounds, np.int64).reshape(-1, BOUNDS).T
-        return cls(BLOCK_ROWS, np.ascontiguousarray(columns))
+        rowids = None if noted is None else first + np.frombuffer(noted, np.int64)
+        return cls(BLOCK_ROWS, np.ascontiguousarray(columns), rowids)
 
 
 def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -370,6 +371,11 @@ class Part(Struct, frozen=True):
         """Return an upper bound of the number of rows; exact if no row was deleted."""
         return max(0, self.last - self.first + 1)
 
+    @property
+    def count(self) -> int:
+        """Return the number of rows to read, an upper bound like `rows`."""
+        return self.rows
+
     def split(self, rows: int) -> Iterator[Part]:
         """Yield consecutive parts of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
@@ -382,9 +388,19 @@ class SomeRows(Part, frozen=True):
     #: The rowids, ascending.
     rowids: tuple[int, ...] = ()
 
+    @property
+    def count(self) -> int:
+        """Return the number of rows."""
+        return len(self.rowids)
+
     def split(self, rows: int) -> Iterator[Part]:
         """Yield this part unchanged, because it is small."""
         yield self
+
+    def find_between(self, first: int, last: int) -> SomeRows | None:
+        """Return the rows with rowids from `first` to `last`; None if there are none."""
+        rowids = self.rowids[bisect_left(self.rowids, first) : bisect_right(self.rowids, last)]
+        return replace(self, first=rowids[0], last=rowids[-1], rowids=rowids) if rowids else None
 
 
 class Shared(Struct, frozen=True):
@@ -406,7 +422,11 @@ class Shared(Struct, frozen=True):
         few and have known rowids.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
-        if len(self.met) != self.part.rows or len(rows) * FEW_ROWS > len(self.met):
+        if len(self.met) != self.part.count:
+            return self.part
+        if isinstance(self.part, SomeRows):
+            return replace(self.part, rowids=tuple(self.part.rowids[row] for row in rows.tolist()))
+        if len(rows) * FEW_ROWS > len(self.met):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
         return SomeRows(*astuple(self.part), rowids)

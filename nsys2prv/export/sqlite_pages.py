@@ -32,7 +32,7 @@ from nsys2prv.export.database import (
     write_types,
 )
 from nsys2prv.export.outlines import (
-    NVTX_NUMBERS,
+    NVTX_NOTED,
     NVTX_TABLE,
     Outline,
     list_outlined,
@@ -56,8 +56,6 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 ROWID = -1
 #: What a column of a record cannot be, as there.
 NOT_NULL, NO_NUMBER = 1, 2
-#: Rows with a value in a column are noted, as there.
-NOTED = 4
 #: A page is against the file format: its number.
 DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Exception,), {})
 
@@ -351,16 +349,16 @@ class SqliteTable(SourceTable):
             raise sqlite3.DatabaseError("malformed database schema")
         outline = self._describe_outline() if outlined and needed is not None else ()
         if outline and self.name == NVTX_TABLE:
-            notes = (NOTED * (column in NVTX_NUMBERS) for column in declared.fields)
+            notes = (NVTX_NOTED.get(column, 0) for column in declared.fields)
             needed = bytes(rule | note for rule, note in zip(needed, notes, strict=True))
         found = ask_core(self.file.check, self.root, needed, met, *outline)
         if found is None:
             return False
         if not declared.has_frames:
-            *extent, bounds = found
+            *extent, bounds, noted = found
             self.whole = self._bound_rows(*extent)
             if bounds and self.whole.rowid:
-                self.outline = Outline.from_core(bounds)
+                self.outline = Outline.from_core(self.whole.first, bounds, noted)
         return True
 
     def _describe_outline(self) -> tuple:
@@ -374,7 +372,8 @@ class SqliteTable(SourceTable):
         columns = [fields.get(name, absent).column(INTEGERS, None, None, None) for name in names]
         most = self.size // (LEAST_ROW_BYTES * outlines.BLOCK_ROWS) + 1
         bits = outlines.BLOCK_ROWS.bit_length() - 1
-        return (columns, bits, most, list_traits(self.name)) if columns else ()
+        more = bits, most, outlines.MOST_NOTED, list_traits(self.name)
+        return (columns, *more) if columns else ()
 
     def check_rows(self) -> None:
         """Read all rows of a table, once, to check them. Interior pages are already checked. Raise

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
+import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -48,28 +51,66 @@ def list_records(trace: Trace) -> Counter[tuple]:
     return records
 
 
+@pytest.fixture(autouse=True)
+def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose rows of small reports, too."""
+    monkeypatch.setattr(cut_reading, "LEAST_REPORT_ROWS", 0)
+    monkeypatch.setattr(sqlite, "SMALL_FILE", 0)
+
+
+def compare_part(
+    reports: Sequence[Path], time: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int]:
+    """Compare a part of a job that is read in full with the same part of one that is not; return how many rows each
+    time were read.
+    """
+    found, read = [], []
+    for least in (1 << 60, 0):
+        monkeypatch.setattr(cut_reading, "LEAST_ROWS", least)
+        options = Options(cut=CutOptions(time=time), full_kernel_names=True)
+        summary = convert(reports, folder / "cut.prv", options)
+        trace = read_trace(folder / "cut.prv")
+        assert not trace.violations, str(trace.violations)
+        assert not summary.ledger.missing
+        found.append((trace.duration, len(trace.tasks), list_records(trace)))
+        read.append(sum(account.rows for account in summary.ledger.kinds.values()))
+    assert found[0] == found[1], time
+    outside = [one.get("outside-cut", 0) for one in summary.ledger.tables.values()]
+    assert sum(outside) >= read[0] - read[1]
+    return read[0], read[1]
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_a_part_of_a_large_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports, luck = sorted((SAMPLES / name).glob("*.sqlite")), random.Random(len(name))
-    monkeypatch.setattr(cut_reading, "LEAST_REPORT_ROWS", 0)
-    monkeypatch.setattr(sqlite, "SMALL_FILE", 0)
     of_all: Counter[str] = Counter()
     for block_rows in (8, 8, 64):
         begin = luck.uniform(0, 90)
-        time = f"{begin}%:{begin + luck.uniform(1, 10)}%"
         monkeypatch.setattr(outlines, "BLOCK_ROWS", block_rows)
-        found, read = [], []
-        for least in (1 << 60, 0):
-            monkeypatch.setattr(cut_reading, "LEAST_ROWS", least)
-            options = Options(cut=CutOptions(time=time), full_kernel_names=True)
-            summary = convert(reports, tmp_path / "cut.prv", options)
-            trace = read_trace(tmp_path / "cut.prv")
-            assert not trace.violations, str(trace.violations)
-            assert not summary.ledger.missing
-            found.append((trace.duration, len(trace.tasks), list_records(trace)))
-            read.append(sum(account.rows for account in summary.ledger.kinds.values()))
-        assert found[0] == found[1], (time, block_rows)
-        outside = [one.get("outside-cut", 0) for one in summary.ledger.tables.values()]
-        assert sum(outside) >= read[0] - read[1]
-        of_all.update(all=read[0], part=read[1])
+        time = f"{begin}%:{begin + luck.uniform(1, 10)}%"
+        whole, part = compare_part(reports, time, tmp_path, monkeypatch)
+        of_all.update(all=whole, part=part)
     assert of_all["part"] < of_all["all"]
+
+
+def test_ranges_that_overlap_in_chains_keep_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, luck = (
+        Path(shutil.copy(SAMPLES / "training" / "rank0.sqlite", tmp_path)),
+        random.Random(1),
+    )
+    connection = sqlite3.connect(report)
+    for table, where in (("CUPTI_ACTIVITY_KIND_KERNEL", "1"), ("NVTX_EVENTS", "eventType = 60")):
+        rows = f"{table} WHERE {where} AND end IS NOT NULL"
+        times = connection.execute(f"SELECT rowid, start, end FROM {rows}").fetchall()
+        apart = (times[-1][1] - times[0][1]) / len(times)
+        for rowid, _, end in times:
+            later = end + int(luck.expovariate(1 / (4 * apart)))
+            connection.execute(f"UPDATE {table} SET end = {later} WHERE rowid = {rowid}")
+    connection.commit()
+    connection.close()
+    monkeypatch.setattr(outlines, "BLOCK_ROWS", 4)
+    for _ in range(8):
+        begin = luck.uniform(10, 90)
+        compare_part([report], f"{begin}%:{begin + 0.3}%", tmp_path, monkeypatch)

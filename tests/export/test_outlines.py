@@ -54,14 +54,16 @@ def compare(report: Path) -> int:
         end = next((name for name in ENDS if name in columns), "NULL")
         identity = "correlationId" if "correlationId" in columns else "NULL"
         kind = "eventType" if table == NVTX_TABLE else "NULL"
-        numbers = [one for one in outlines.NVTX_NUMBERS if one in columns and table == NVTX_TABLE]
-        number = f"coalesce({', '.join([*numbers, 'NULL', 'NULL'])})"
+        noted = [one for one in outlines.NVTX_NOTED if one in columns and table == NVTX_TABLE]
+        noted = [f"nullif({one}, 0)" if one == "domainId" else one for one in noted]
+        note = f"coalesce({', '.join([*noted, 'NULL', 'NULL'])})"
         rows = connection.execute(
-            f"SELECT rowid, {begin}, {end}, {identity}, {kind}, {number} FROM {table}"
+            f"SELECT rowid, {begin}, {end}, {identity}, {kind}, {note} FROM {table}"
         )
         first, count = found.parts[table].first, outline.bounds.shape[1]
         expected = np.tile(np.array([[LARGEST, SMALLEST] * 2 + [0]]).T, count)
-        for rowid, *times, identity, kind, number in rows:
+        found_noted = []
+        for rowid, *times, identity, kind, note in rows:
             of_block = expected[:, (rowid - first) // BLOCK_ROWS]
             known = [time for time in times if time is not None]
             ids = [] if identity is None else [identity]
@@ -75,9 +77,11 @@ def compare(report: Path) -> int:
             lasts = kind in NVTX_RANGES or table != NVTX_TABLE
             traits = outlines.IS_RANGE * lasts
             traits |= IS_UNDATED * (times[0] is None) | IS_OPEN * (lasts and times[1] is None)
-            traits |= IS_NOTED * (number is not None) | IS_NAME * (kind in (33, 75))
+            traits |= IS_NOTED * (note is not None) | IS_NAME * (kind in (33, 75))
             of_block[TRAITS] |= traits
+            found_noted += [rowid] if note is not None else []
         assert np.array_equal(outline.bounds, expected), table
+        assert outline.noted.tolist() == found_noted
     return len(found.outlines)
 
 

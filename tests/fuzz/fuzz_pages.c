@@ -84,10 +84,11 @@ static void read_table(const PageFile *file, uint32_t root) {
     Column outlined[OUTLINED];
     for (size_t k = 0; k < OUTLINED; k++)
         outlined[k] = (Column){.field = (int32_t)any(6) - 1, .kind = INTEGERS, .null = INT64_MIN};
-    Outline outline = {.block_bits = (uint32_t)any(64), .most_blocks = any(1000), .traits = (const uint8_t[]){1, 16, 0}, .types = any(4), .columns = outlined};
+    Outline outline = {.block_bits = (uint32_t)any(64), .most_blocks = any(1000), .most_noted = any(100), .traits = (const uint8_t[]){1, 16, 0}, .types = any(4), .columns = outlined};
     Status checked = check_table(file, root, (const uint8_t[]){0, 1, NOTED, 1}, any(5), met, any(2) ? &outline : NULL, &all, &damaged);
     Status status = find_leaves(file, root, NULL, &leaves, &damaged);
     free(outline.bounds);
+    free(outline.noted);
     uint32_t lost, roots[] = {1 + (uint32_t)any(file->pages), 1 + (uint32_t)any(file->pages), (uint32_t)any(UINT32_MAX)};
     statuses[find_lost_page(file, roots, any(4), met, &lost)]++;
     free(met);

@@ -19,12 +19,29 @@ static Status add_blocks(Outline *outline, uint64_t block) {
     return OK;
 }
 
+static Status keep_noted(Outline *outline, uint64_t row) {
+    if (outline->noted_count < outline->most_noted && outline->noted_count == outline->noted_room) {
+        size_t room = 2 * outline->noted_room + 64;
+        int64_t *noted = realloc(outline->noted, room * sizeof *noted);
+        if (!noted)
+            return NO_MEMORY;
+        outline->noted = noted;
+        outline->noted_room = room;
+    }
+    if (outline->noted_count < outline->most_noted)
+        outline->noted[outline->noted_count] = (int64_t)row;
+    outline->noted_count++;
+    return OK;
+}
+
 Status note_row(Outline *outline, uint64_t row, uint8_t traits) {
     uint64_t block = row >> outline->block_bits;
     /* Rowids that are so far apart are of no use. */
     if (block >= outline->most_blocks)
         return OK;
     if (block >= outline->blocks && add_blocks(outline, block) != OK)
+        return NO_MEMORY;
+    if (traits & IS_NOTED && keep_noted(outline, row) != OK)
         return NO_MEMORY;
     int64_t *bounds = outline->bounds + BOUNDS * block;
     const int64_t begin = outline->values[BEGIN], end = outline->values[END], id = outline->values[ID];

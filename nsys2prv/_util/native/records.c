@@ -14,7 +14,10 @@
 /* Values are loaded as the last bytes of a word: there must be as many bytes before each. Before a record in a page there are its page's
  * header and pointers, and what stands between them and the record. */
 #define BEFORE 8
+/* All leaves are read if more than one row is chosen of so many, on average. */
+#define LEAVES_PER_ROW 4
 #define FIRST_REAL 7
+#define ZERO 8
 #define FIRST_TEXT 12
 
 /* Where a value is in a record. An integer is the big-endian word that ends at `end`, shifted there and back to lose the bytes before it,
@@ -33,7 +36,7 @@ typedef struct {
     uint32_t hash;
     uint32_t values_end;  /* of the last wanted value */
     uint64_t record_size; /* what the header says of it */
-    uint8_t size, traits; /* IS_NOTED where a value is in a column that is noted */
+    uint8_t size, traits; /* IS_NOTED or 0 */
     uint8_t header[LONGEST_PLANNED];
     Place *places;
 } Plan;
@@ -220,7 +223,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
         bool is_number = serial && serial < FIRST_TEXT;
         if (decoder->rules && decoder->rules[field] & (serial ? is_number ? NO_NUMBER : 0 : NOT_NULL))
             return DAMAGED;
-        if (decoder->rules && serial && decoder->rules[field] & NOTED)
+        if (decoder->rules && serial && decoder->rules[field] & (serial == ZERO ? NOTED : NOTED | NOTED_UNLESS_ZERO))
             plan->traits = IS_NOTED;
         uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
         if (value > record_size - offset)
@@ -448,8 +451,23 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
     if (!cells && leaves->count > 1)
         return DAMAGED;
     for (uint32_t cell = 0; cell < cells; cell++) {
-        uint32_t offset = be16(page + pointers + 2 * cell);
         Row found;
+        if (decoder->chosen_end && !decoder->met) {
+            /* Cells stand in the order of their rowids: whatever is skipped is before the next chosen one. */
+            uint32_t beyond = cells;
+            while (decoder->chosen != decoder->chosen_end && cell < beyond) {
+                uint32_t middle = cell + (beyond - cell) / 2, at = be16(page + pointers + 2 * middle);
+                if (at < pointers + 2 * cells || at >= page_size || !read_row(page, page_size, at, &found))
+                    return DAMAGED;
+                if (found.rowid < *decoder->chosen)
+                    cell = middle + 1;
+                else
+                    beyond = middle;
+            }
+            if (cell == cells)
+                break;
+        }
+        uint32_t offset = be16(page + pointers + 2 * cell);
         if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &found))
             return DAMAGED;
         if ((any_before && found.rowid <= before) || found.rowid > upper)
@@ -490,15 +508,18 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
     uint32_t together = 1;
     if (from > to || to > leaves->count)
         return DAMAGED;
+    const bool is_dense = !decoder->chosen_end || (size_t)(decoder->chosen_end - decoder->chosen) > (to - from) / LEAVES_PER_ROW;
     decoder->overflow_pages = 0;
     for (size_t leaf = from; leaf < to && status == OK; leaf++) {
         uint32_t number = *damaged = leaves->page[leaf];
-        if (decoder->chosen_end && (decoder->chosen == decoder->chosen_end || *decoder->chosen > leaves->last[leaf]))
+        if (decoder->chosen_end && (decoder->chosen == decoder->chosen_end || *decoder->chosen > leaves->last[leaf])) {
+            together -= together > 1;
             continue;
+        }
         /* Leaves that follow each other in the file are read together. */
         if (together > 1)
             together--;
-        else if (!decoder->chosen_end)
+        else if (is_dense)
             while (leaf + together < to && together < pages_of_block(decoder->file) && leaves->page[leaf + together] == number + together)
                 together++;
         const uint8_t *page = page_in_block(&decoder->block, number, together, &status);

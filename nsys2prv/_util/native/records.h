@@ -112,9 +112,9 @@ typedef struct {
     int64_t first, last;
 } Extent;
 
-/* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. And no rule: rows with a value are noted in an
- * outline. */
-enum { NOT_NULL = 1, NO_NUMBER = 2, NOTED = 4 };
+/* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. And what is no rule: an outline notes the rows
+ * with a value, or with one that does not stand for 0 by its type. */
+enum { NOT_NULL = 1, NO_NUMBER = 2, NOTED = 4, NOTED_UNLESS_ZERO = 8 };
 
 /* Columns of an outline: times, an id, and a type, which tells the traits of a row. The least number stands for NULL. */
 enum { BEGIN, END, ID, TYPE, OUTLINED };
@@ -123,7 +123,7 @@ enum { BEGIN, END, ID, TYPE, OUTLINED };
  * least are the greatest number, and the greatest are the least. */
 enum { LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS };
 
-/* A row lasts, one has no begin, one that lasts no end, and one a value in a column that is noted; other bits are the caller's. */
+/* A row lasts, one has no begin, one that lasts no end, and one is noted; other bits are the caller's. */
 enum { IS_RANGE = 1, IS_UNDATED = 2, IS_OPEN = 4, IS_NOTED = 8 };
 
 /* Bounds of blocks of a table, of 1 << block_bits rowids each from the first one on. */
@@ -134,6 +134,8 @@ typedef struct {
     size_t types;
     int64_t *bounds;
     size_t blocks, room;
+    int64_t *noted;         /* rowids less the first one of rows with IS_NOTED, and how many there are; no more than most_noted are kept */
+    size_t most_noted, noted_count, noted_room;
     Column *columns;        /* OUTLINED of them, which put their values here */
     int64_t values[OUTLINED];
 } Outline;

@@ -365,14 +365,14 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     Status status;
     Asked asked = {0};
     Outline outline = {0};
-    Py_ssize_t rows = 1, most = 0;
+    Py_ssize_t rows = 1, most = 0, most_noted = 0;
     Py_buffer met, rules, traits = {0};
     PyObject *given = NULL, *result = NULL;
-    if (!PyArg_ParseTuple(arguments, "Iz*w*|O!Iny*", &root, &rules, &met, &PyList_Type, &given, &outline.block_bits, &most, &traits))
+    if (!PyArg_ParseTuple(arguments, "Iz*w*|O!Inny*", &root, &rules, &met, &PyList_Type, &given, &outline.block_bits, &most, &most_noted, &traits))
         return NULL;
     if (given && take_columns(given, &asked, &rows) < 0)
         goto done;
-    bool fits = !given || (asked.count == OUTLINED && outline.block_bits < 64 && most >= 0 && traits.obj);
+    bool fits = !given || (asked.count == OUTLINED && outline.block_bits < 64 && most >= 0 && most_noted >= 0 && traits.obj);
     for (Py_ssize_t k = 0; k < asked.count; k++)
         fits = fits && asked.columns[k].kind == INTEGERS && asked.columns[k].null == INT64_MIN && !asked.columns[k].values;
     if ((size_t)met.len <= self->file.pages / 8 || rules.len > INT32_MAX || !fits) {
@@ -381,6 +381,7 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     }
     outline.columns = asked.columns;
     outline.most_blocks = (size_t)most;
+    outline.most_noted = (size_t)most_noted;
     outline.traits = traits.buf;
     outline.types = (size_t)traits.len;
     Py_BEGIN_ALLOW_THREADS
@@ -392,10 +393,13 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     if (status != OK)
         raise_status(status, damaged);
     else
-        result = Py_BuildValue("nLLy#", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last, odd ? NULL : (char *)outline.bounds,
-                               (Py_ssize_t)(outline.blocks * BOUNDS * sizeof *outline.bounds));
+        result = Py_BuildValue("nLLy#y#", (Py_ssize_t)found.rows, (long long)found.first, (long long)found.last, odd ? NULL : (char *)outline.bounds,
+                               (Py_ssize_t)(outline.blocks * BOUNDS * sizeof *outline.bounds),
+                               outline.noted_count > outline.most_noted ? NULL : outline.noted ? (char *)outline.noted : "",
+                               (Py_ssize_t)(outline.noted_count * sizeof *outline.noted));
 done:
     free(outline.bounds);
+    free(outline.noted);
     release(&asked);
     if (traits.obj)
         PyBuffer_Release(&traits);
@@ -614,11 +618,11 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, rules, met, [columns, block_bits, most_blocks, traits]): read all of the table with this root page, and set the bits of its\n"
+     "check(root, rules, met, [columns, block_bits, most_blocks, most_noted, traits]): read all of the table with this root page, and set the bits of its\n"
      "pages in `met`, in which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without\n"
-     "rows), and an outline: five numbers (int64) of each of at most so many blocks of 1 << block_bits rowids, see records.h; None if one of\n"
-     "its columns has other values than integers. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
-     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 to note rows with a value, or their sum; None: its interior pages alone are read, and what is\n"
+     "rows), and an outline: five numbers (int64) of each of at most so many blocks of 1 << block_bits rowids, see records.h, None if one of\n"
+     "its columns has other values than integers; and the rowids (int64, less the first) of the rows that rules note, None of more. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
+     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 or 8 to note rows with a value, or with one but 0, or a sum; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
     {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
      "lost_page(met, roots): the first page that is of no table, of no index and not free, 0 where there is none. met: the pages of tables\n"
