@@ -23,15 +23,21 @@ from nsys2prv.events.kind import LAUNCHES, EventKind
 from nsys2prv.events.metrics import SAMPLED
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.outlines import CORRELATION, ENDS, EVENT_TYPE, NVTX_STARTEND, NVTX_TABLE, TIMES
-from nsys2prv.export.source import NULL, Columns, Part, mask_usable
+from nsys2prv.export.outlines import (
+    CORRELATION,
+    ENDS,
+    EVENT_TYPE,
+    NVTX_STARTEND,
+    NVTX_TABLE,
+    SERIES,
+    TIMES,
+)
+from nsys2prv.export.source import NULL, Columns, Part, SomeRows, mask_usable
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 
 #: Rows before a part in which all series of samples are expected.
 NEAR_ROWS = 32_768
-#: Columns that tell the series of a sample.
-SERIES = ("typeId", "metricId")
 #: Numbers that are less far apart are taken for one run of consecutive ones: ids of calls, rows.
 NEAR_IDS, FEW_ROWS = 64, 64
 #: Runs of rows of a table at most.
@@ -273,24 +279,33 @@ def _add_samples_in_force(
     before = one.bounds[0] <= begin
     blocks[np.flatnonzero(before)[-1:]] = True
     blocks[1:] |= blocks[:-1]
+    # Usually all series of the table have samples shortly before.
+    every = _list_series(database, one, one.noted, OPEN) if _notes_series(one) else None
     for near in (1, -(-NEAR_ROWS // one.block_rows)):
         for _ in range(near):
             blocks[:-1] |= blocks[1:]
-        held = _list_series(database, one, blocks & before, begin)
-        if _list_series(database, one, before & ~blocks, begin) <= held:
+        held = _list_series(database, one, one.list_parts(blocks & before), begin)
+        if every is not None and every <= held:
+            break
+        if _list_series(database, one, one.list_parts(before & ~blocks), begin) <= held:
             break
     else:
         blocks[:] = True
     blocks[[0, -1]] = True
 
 
+def _notes_series(one: TableMap) -> bool:
+    """Return True if the first row of each series is noted."""
+    return all(isinstance(part, SomeRows) for part in one.noted)
+
+
 def _list_series(
-    database: Database, one: TableMap, blocks: np.ndarray, until: int
+    database: Database, one: TableMap, parts: Iterable[Part], until: int
 ) -> set[tuple[int, ...]]:
-    """Return the series that have samples in these blocks no later than `until` (local ns)."""
+    """Return the series that have samples in these rows of a table, not later than `until` (local ns)."""
     series: set[tuple[int, ...]] = set()
     clock = next(name for name in TIMES if name in database.tables[one.part.table].columns)
-    for part in one.list_parts(blocks):
+    for part in parts:
         for piece in part.split(PART_ROWS):
             rows = database.read(piece, (clock, *SERIES))
             rows = rows.where(rows[clock] <= until)

@@ -23,6 +23,8 @@ TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
 ENDS = ("end", "endedAt")
 #: Columns with the id of the call that launched a row's work, and with its type.
 CORRELATION, EVENT_TYPE = "correlationId", "eventType"
+#: Columns that tell the series of a sample, of which the first row is noted.
+SERIES = ("typeId", "metricId")
 #: Bounds of a block, and traits of its rows, as in native/records.h; the last one is of :data:`_NVTX_TRAITS` alone.
 LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS = range(6)
 IS_RANGE, IS_UNDATED, IS_OPEN, IS_NOTED, IS_NAME = 1, 2, 4, 8, 16
@@ -72,9 +74,16 @@ def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] 
     ends = [name for name in ENDS if name in columns]
     if begin is None or len(ends) > 1:
         return None
+    if has_series(columns):
+        return begin, *(ends or [""]), *SERIES
     identity = CORRELATION if CORRELATION in columns else ""
     kind = EVENT_TYPE if table == NVTX_TABLE and EVENT_TYPE in columns else ""
     return begin, *(ends or [""]), identity, kind
+
+
+def has_series(columns: Mapping[str, object]) -> bool:
+    """Return True if a table has samples of several series."""
+    return columns.keys() >= {*SERIES}
 
 
 def list_traits(table: str) -> bytes:

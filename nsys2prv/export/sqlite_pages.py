@@ -35,6 +35,7 @@ from nsys2prv.export.outlines import (
     NVTX_NOTED,
     NVTX_TABLE,
     Outline,
+    has_series,
     list_outlined,
     list_traits,
 )
@@ -372,7 +373,7 @@ class SqliteTable(SourceTable):
         columns = [fields.get(name, absent).column(INTEGERS, None, None, None) for name in names]
         most = self.size // (LEAST_ROW_BYTES * outlines.BLOCK_ROWS) + 1
         bits = outlines.BLOCK_ROWS.bit_length() - 1
-        more = bits, most, outlines.MOST_NOTED, list_traits(self.name)
+        more = bits, most, outlines.MOST_NOTED, list_traits(self.name), has_series(fields)
         return (columns, *more) if columns else ()
 
     def check_rows(self) -> None:

@@ -26,6 +26,7 @@ from nsys2prv.export.outlines import (
     LOW,
     NVTX_RANGES,
     NVTX_TABLE,
+    SERIES,
     TIMES,
     TRAITS,
 )
@@ -54,6 +55,8 @@ def compare(report: Path) -> int:
         end = next((name for name in ENDS if name in columns), "NULL")
         identity = "correlationId" if "correlationId" in columns else "NULL"
         kind = "eventType" if table == NVTX_TABLE else "NULL"
+        by_series = {*SERIES} <= {*columns}
+        identity, kind = SERIES if by_series else (identity, kind)
         noted = [one for one in outlines.NVTX_NOTED if one in columns and table == NVTX_TABLE]
         noted = [f"nullif({one}, 0)" if one == "domainId" else one for one in noted]
         note = f"coalesce({', '.join([*noted, 'NULL', 'NULL'])})"
@@ -62,9 +65,12 @@ def compare(report: Path) -> int:
         )
         first, count = found.parts[table].first, outline.bounds.shape[1]
         expected = np.tile(np.array([[LARGEST, SMALLEST] * 2 + [0]]).T, count)
-        found_noted = []
+        found_noted, series = [], set()
         for rowid, *times, identity, kind, note in rows:
             of_block = expected[:, (rowid - first) // BLOCK_ROWS]
+            if by_series and (identity, kind) not in series:
+                series.add((identity, kind))
+                note = 1
             known = [time for time in times if time is not None]
             ids = [] if identity is None else [identity]
             if times[0] is not None:

@@ -126,6 +126,9 @@ enum { LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS };
 /* A row lasts, one has no begin, one that lasts no end, and one is noted; other bits are the caller's. */
 enum { IS_RANGE = 1, IS_UNDATED = 2, IS_OPEN = 4, IS_NOTED = 8 };
 
+/* Series of samples that are told from each other, and room for them (a power of 2). */
+enum { MOST_SERIES = 512, SERIES_ROOM = 1024 };
+
 /* Bounds of blocks of a table, of 1 << block_bits rowids each from the first one on. */
 typedef struct {
     uint32_t block_bits;
@@ -136,6 +139,10 @@ typedef struct {
     size_t blocks, room;
     int64_t *noted;         /* rowids less the first one of rows with IS_NOTED, and how many there are; no more than most_noted are kept */
     size_t most_noted, noted_count, noted_room;
+    bool by_series;         /* id and type tell the series of a sample: its first row is noted, and each row if there are more than MOST_SERIES */
+    size_t series_count;
+    int64_t series[SERIES_ROOM][2];
+    bool is_series[SERIES_ROOM];
     Column *columns;        /* OUTLINED of them, which put their values here */
     int64_t values[OUTLINED];
 } Outline;

@@ -368,7 +368,9 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     Py_ssize_t rows = 1, most = 0, most_noted = 0;
     Py_buffer met, rules, traits = {0};
     PyObject *given = NULL, *result = NULL;
-    if (!PyArg_ParseTuple(arguments, "Iz*w*|O!Inny*", &root, &rules, &met, &PyList_Type, &given, &outline.block_bits, &most, &most_noted, &traits))
+    int by_series = 0;
+    if (!PyArg_ParseTuple(arguments, "Iz*w*|O!Inny*p", &root, &rules, &met, &PyList_Type, &given, &outline.block_bits, &most, &most_noted, &traits,
+                          &by_series))
         return NULL;
     if (given && take_columns(given, &asked, &rows) < 0)
         goto done;
@@ -384,6 +386,7 @@ static PyObject *check(FileObject *self, PyObject *arguments) {
     outline.most_noted = (size_t)most_noted;
     outline.traits = traits.buf;
     outline.types = (size_t)traits.len;
+    outline.by_series = by_series;
     Py_BEGIN_ALLOW_THREADS
     status = check_table(&self->file, root, rules.buf, (size_t)rules.len, met.buf, given ? &outline : NULL, &found, &damaged);
     Py_END_ALLOW_THREADS
@@ -618,10 +621,11 @@ static PyType_Spec TABLE_SPEC = {"nsys2prv._util.native._core.Table", sizeof(Tab
 static PyMethodDef FILE_METHODS[] = {
     {"table", (PyCFunction)open_table, METH_VARARGS, "table(root): the table with this root page. Raises StandAside, Damaged."},
     {"check", (PyCFunction)check, METH_VARARGS,
-     "check(root, rules, met, [columns, block_bits, most_blocks, most_noted, traits]): read all of the table with this root page, and set the bits of its\n"
+     "check(root, rules, met, [columns, block_bits, most_blocks, most_noted, traits, by_series]): read all of the table with this root page, and set the bits of its\n"
      "pages in `met`, in which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without\n"
      "rows), and an outline: five numbers (int64) of each of at most so many blocks of 1 << block_bits rowids, see records.h, None if one of\n"
-     "its columns has other values than integers; and the rowids (int64, less the first) of the rows that rules note, None of more. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
+     "its columns has other values than integers; and the rowids (int64, less the first) of the rows that rules note, or of the\n"
+     "first of each series, None of more. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
      "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 or 8 to note rows with a value, or with one but 0, or a sum; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
     {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
