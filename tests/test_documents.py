@@ -64,7 +64,7 @@ def test_the_event_types_that_the_tool_offers_are_free() -> None:
 
 
 def test_nobody_is_told_to_install_from_the_index() -> None:
-    """There the name belongs to another program."""
+    """Check this because the name belongs to another program there."""
     for path in (
         DOCS.parent / "README.md",
         *DOCS.glob("*.md"),
@@ -83,7 +83,7 @@ def test_every_page_is_in_the_index(made: dict[str, str]) -> None:
 
 
 def test_links_of_documents_lead_to_files_and_headings(made: dict[str, str]) -> None:
-    """Also in a checkout, which lacks the pages that are made with the site."""
+    """Check this also in a checkout, which lacks the pages that are made with the site."""
     root = DOCS.parent
     pages = [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
@@ -166,7 +166,7 @@ def test_the_tutorial_s_python_prints_the_figures_that_it_tells(
 
 
 def test_troubleshooting_quotes_messages_that_there_are() -> None:
-    """Words in code face that begin a paragraph, or a row of a table of messages or reasons."""
+    """Check words in code face that begin a paragraph, or a row of a table of messages or reasons."""
     files = [path for ending in ("py", "yaml") for path in PACKAGE.rglob(f"*.{ending}")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     source = " ".join(re.sub(r'"\s*\n\s*f?"', "", source).replace('\\"', '"').split())
@@ -213,7 +213,9 @@ READERS_JOBS = [
 
 
 def list_commands(text: str) -> list[list[str]]:
-    """Return the arguments of the commands in blocks of a document, and of those in sentences that name files."""
+    """Return the arguments of the commands in blocks of a document, and of commands in sentences
+    that name files.
+    """
     blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)).replace("\\\n", " ")
     lines = [line.split("  #")[0].split(" && ")[-1].strip() for line in blocks.splitlines()]
     lines += re.findall(r"`(nsys2prv [^`]*[/*.A-Z][^`]*)`", text)

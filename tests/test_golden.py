@@ -1,5 +1,5 @@
-"""Whole traces, byte for byte. After an intended change: ``python tests/test_golden.py`` rewrites
-them; read the difference.
+"""Test whole traces, byte for byte. After an intended change, ``python tests/test_golden.py``
+rewrites them; read the difference.
 """
 
 import subprocess

@@ -1,4 +1,6 @@
-"""Rooms, and the modules beside them, import in one direction, lazily too: each knows those before it in this list only."""
+"""Test that rooms, and the modules beside them, import in one direction, also lazily: each imports
+only those before it in this list.
+"""
 
 import ast
 from graphlib import TopologicalSorter

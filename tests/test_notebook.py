@@ -1,4 +1,4 @@
-"""The notebook of the documents runs, and shows its stored outputs."""
+"""Test that the notebook of the documents runs and shows its stored outputs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The recipes for Spack and for containers install what the package needs."""
+"""Test that the recipes for Spack and for containers install what the package needs."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ PACKAGING = ROOT / "tools" / "packaging"
 
 
 class _Recorder:
-    """Stands for Spack's directives, and notes what a recipe asks for."""
+    """Stand-in for Spack's directives that records the requests of a recipe."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple, dict]] = []

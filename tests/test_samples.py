@@ -1,4 +1,4 @@
-"""The sample reports contain what was put in, and nothing private."""
+"""Test that the sample reports contain what was put in, and nothing private."""
 
 import re
 import sqlite3

@@ -157,7 +157,9 @@ def test_batch_scripts_convert(engine: str, tmp_path: Path) -> None:
     "variable", ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
 )
 def test_ranks_of_every_launcher_have_a_report_each(variable: str, tmp_path: Path) -> None:
-    """A stand-in for nsys writes its options to the report, and runs the program."""
+    """Check this with a stand-in for nsys that writes its options to the report, and runs the
+    program.
+    """
     nsys = tmp_path / "nsys"
     nsys.write_text(
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""Distinct rows of columns, and places of numbers, by compiled code and by numpy."""
+"""Test distinct rows of columns, and places of numbers, in compiled code and in numpy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from nsys2prv._util.columns import factorize, factorize_together, find_places, s
 
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Work on columns in each of the ways that there are."""
+    """Run the test with columns in compiled code, and in numpy."""
     if request.param == "numpy":
         monkeypatch.setattr(column_tools, "core", None)
     elif column_tools.core is None:

@@ -1,4 +1,4 @@
-"""Files that are written together are in place together, or not at all."""
+"""Test that files written together appear together, or not at all."""
 
 from pathlib import Path
 

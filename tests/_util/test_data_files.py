@@ -1,4 +1,4 @@
-"""Test data files of the package, parsed while it is built or on demand."""
+"""Test data files of the package, parsed when it is built or on demand."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,7 +18,7 @@ MODULE = "nsys2prv._util.shipped_data"
 
 @pytest.fixture
 def built_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Build the module of the files as they are now, in place of the one that is there."""
+    """Build the module from the current files, in place of the existing one."""
     write_parsed_data(tmp_path / "shipped_data.py")
     spec = spec_from_file_location(MODULE, tmp_path / "shipped_data.py")
     module = module_from_spec(spec)

@@ -67,7 +67,9 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_spans_of_many_times(order: str) -> None:
-    """Sets equal those of single times, wherever the times are and however they are ordered."""
+    """Check that sets equal those of single times, wherever the times are and however they are
+    ordered.
+    """
     random = np.random.default_rng(1)
     for count in (1, 2, 3, 50, 1000):
         edges = np.cumsum(random.integers(1, 9, 2 * count))

@@ -1,4 +1,4 @@
-"""Output of libraries about damaged data is not shown."""
+"""Test that output of libraries about damaged data is hidden."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

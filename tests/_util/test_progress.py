@@ -1,4 +1,4 @@
-"""One bar shows all phases of a command."""
+"""Test that one bar shows all phases of a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 class Bar:
-    """Replaces tqdm's bar; notes the phase and the place (`n`) after each change."""
+    """Stand-in for tqdm's bar that records the phase and position (`n`) after each change."""
 
     made: list[Bar]
 

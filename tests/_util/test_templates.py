@@ -1,4 +1,4 @@
-"""Compiled templates are kept, and made again where the text of one has changed."""
+"""Test that compiled templates are cached, and compiled again if their text has changed."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bytes are the same with all engines; a lost worker ends the run in one line."""
+"""Test that all engines give the same bytes, and that a lost worker ends the run in one line."""
 
 import os
 import shutil
@@ -179,7 +179,9 @@ def die(task: int) -> int:
 
 
 def test_what_fails_ends_threads_after_their_work() -> None:
-    """Running tasks end before the temporary folder is removed; waiting ones do not start."""
+    """Check that running tasks end before the temporary folder is removed, and waiting tasks do not
+    start.
+    """
     begun, go_on, over = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -212,7 +214,7 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
 
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
-    """All users of the temporary folder end before it is removed."""
+    """Check that all users of the temporary folder end before it is removed."""
     with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ensure_end():
         for _ in range(3):
             pool.executor.submit(work_for_ever, tmp_path)
@@ -227,7 +229,7 @@ def work_for_ever(marks: Path) -> None:
 
 
 def die_within_result(task: int) -> int:
-    """Send the begin of a result, then die."""
+    """Send the start of a result, then die."""
     if task == 2:
         frame = sys._getframe()
         while "result_queue" not in frame.f_locals:
@@ -267,7 +269,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 class Failing(Executor):
-    """Cannot start a worker, or takes no task, like an executor with a dead worker."""
+    """Executor that cannot start a worker, or accepts no task, like one with a dead worker."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -29,7 +29,7 @@ KINDS = ("cuda", "nvtx", "mpi")
 
 
 class Export:
-    """An export as plain SQL sees it."""
+    """An export, read with plain SQL."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
@@ -178,7 +178,7 @@ def read_device_work(export: Export) -> dict[tuple, dict[str, list[tuple[int, in
 
 
 def merge_intervals(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Return the stretches with any of these intervals, by the marks of their ends."""
+    """Return the spans that are covered by at least one of these intervals."""
     marks = sorted(
         (time, step)
         for piece in pieces
@@ -248,7 +248,7 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
 
 
 def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Check GPU time, kernels and calls of ranges, of all names together and by name."""
+    """Check GPU time, kernels and calls of ranges, over all names and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
     has_captures = False
@@ -334,7 +334,9 @@ FSDP = re.compile(r"FSDP::(pre|post)_forward \((.+?)\)")
 
 
 def check_modules(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Check the work between FSDP's hooks, by module; else all that was launched in push/pop ranges."""
+    """Check the work between FSDP's hooks by module; without hooks, all work launched in push/pop
+    ranges.
+    """
     hooks: dict[Thread, list[tuple[int, int, str, str]]] = defaultdict(list)
     ranges: dict[Thread, list[tuple[int, int]]] = defaultdict(list)
     launched: dict[Thread, list[tuple[int, int, bool]]] = defaultdict(list)
@@ -376,8 +378,8 @@ def check_modules(job: OpenJob, exports: Sequence[Export]) -> None:
 
 
 def read_captures(export: Export) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[int]]]:
-    """Return thread -> captured calls: their begin, and the time of a replayed kernel of theirs; and thread
-    -> begins of calls that replay such kernels.
+    """Return thread -> captured calls (their start, and the time of a kernel that replays them);
+    and thread -> starts of calls that replay such kernels.
     """
     captured: dict[int, list[tuple[int, int]]] = defaultdict(list)
     replays: dict[int, list[int]] = defaultdict(list)
@@ -409,8 +411,8 @@ def read_captures(export: Export) -> tuple[dict[int, list[tuple[int, int]]], dic
 
 
 def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
-    """Return thread -> launching calls: begin of the call, time of the work, whether it is a kernel
-    or graph.
+    """Return thread -> launching calls (start of the call, time of the work, whether it is a kernel
+    or graph).
     """
     calls: dict[tuple[int, int], tuple[int, int]] = {}
     for tid, start, correlation in export.query(

@@ -108,8 +108,8 @@ REPLAYS = 10
 
 
 def make_rank(pid: int, late: int, is_recorded: bool, at_end: bool) -> Rank:
-    """Return a rank that replays two collectives, the second from a copy in half of the replays,
-    and arrives late at the first of each replay (ns).
+    """Return a rank that replays two collectives, the second from a copy in half of the replays.
+    late: how late it is at the first collective of each replay (ns).
     """
     rank, thread, nodes = Rank(pid), make_global_tid(pid, pid), []
     rank.names += ("ncclDevKernel_AllGather_RING_LL()", "cudaStreamEndCapture_v10000")
@@ -148,7 +148,7 @@ def make_rank(pid: int, late: int, is_recorded: bool, at_end: bool) -> Rank:
 def test_replayed_kernels_of_nccl_are_of_the_captured_calls(
     tmp_path: Path, is_recorded: bool, at_end: bool
 ) -> None:
-    """Also on a rank without a recorded capture, by simultaneous ends."""
+    """Check this also on a rank without a recorded capture, by simultaneous ends."""
     ranks = make_rank(4242, 0, True, at_end), make_rank(4243, 20_000, is_recorded, at_end)
     reports = [
         rank.write(tmp_path / f"r{at}" / f"rank{at}.sqlite") for at, rank in enumerate(ranks)

@@ -1,4 +1,4 @@
-"""Statements in findings agree with the report's tables."""
+"""Test that statements in findings agree with the report's tables."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ LAUNCH, SYNCHRONIZE, MALLOC = 2, 3, 4
 
 
 def test_instances_of_a_template_are_one_kernel(tmp_path: Path) -> None:
-    """Each takes less than `other`, all of them together more."""
+    """Check that each instance takes less than `other`, and all together take more."""
     names = ("other(int)", *(f"void at::fill<{one}>(int)" for one in ("int", "float", "double")))
     lengths = (40, 30, 20, 20)
     kernels = [
@@ -147,7 +147,7 @@ def test_start_up_is_told_by_what_it_consists_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["cudaMalloc", "cuInit", "cudaLaunchKernel"])
 def test_calls_that_find_cuda_set_up_do_not_set_it_up(first: str, tmp_path: Path) -> None:
-    """The capture may begin while a GPU works."""
+    """Check that a capture may begin while a GPU works."""
     calls = [(0, US, len(NAMES) + 1), (3 * MS, 50 * MS, len(NAMES) + 2), (51 * MS, 52 * MS, LAUNCH)]
     kernels = {2: (52 * MS + US, 54 * MS), **({0: (2 * US, 2 * MS)} if "Launch" in first else {})}
     findings = find(tmp_path, calls, kernels, names=[first, "cuMemHostAlloc"])
@@ -244,7 +244,7 @@ def test_kernels_that_leave_a_gpu_without_work(
 
 @pytest.mark.parametrize("several", [1, 5])
 def test_nobody_waits_for_a_thread_that_only_looks(several: int, tmp_path: Path) -> None:
-    """The last call is from a watchdog, which polls every 0.7 ms."""
+    """Check a watchdog that polls every 0.7 ms and makes the last call."""
     mode = len(NAMES) + 1
     calls = [(at, at + 10 * US, LAUNCH) for at in range(0, 100 * MS, 5 * MS)]
     # Of several names: pauses are at several places.
@@ -310,7 +310,9 @@ def test_nobody_gains_more_than_gpus_are_idle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("does", ["copy", "fill memory"])
 def test_gpus_that_only_copy(does: str, tmp_path: Path) -> None:
-    """Copies of pinned memory, or fills, each after an unknown wait, so that no gain is stated."""
+    """Use copies of pinned memory, or memsets, each after an unknown wait, so that no savings are
+    stated.
+    """
     copies = [
         make_copy(begin, begin + 8 * MS, 80_000_000, 900 + number, 1)
         for number, begin in enumerate(range(0, 100 * MS, 10 * MS))
@@ -381,7 +383,7 @@ def test_of_several_processes_the_one_that_works(name: str, tmp_path: Path) -> N
 def test_copies_that_would_be_faster_from_pinned_memory(
     stages: bool, gpu: str, speed: int, tmp_path: Path
 ) -> None:
-    """Calls that return at once, or once the last part of a copy is staged."""
+    """Use calls that return at once, or when the last part of a copy is staged."""
     calls, kernels, copies, at, end = [], {}, [], MS, 0
     for _ in range(20):
         begin = end + 30 * US
@@ -412,7 +414,7 @@ def test_copies_that_would_be_faster_from_pinned_memory(
 def test_a_copy_that_waits_for_kernels_does_not_hide_them(
     gpu: str, advised: list[bool], tmp_path: Path
 ) -> None:
-    """Nor is anything said of tensor cores where there are none, or of TF32, on the GPU that works."""
+    """Check also that nothing is advised about Tensor Cores or TF32 for a GPU without them."""
     calls, rows, copies = [], [], []
     for begin in range(0, 100 * MS, 5 * MS):
         for number in range(3):
@@ -538,7 +540,9 @@ def test_what_a_host_does_between_calls_is_that_of_the_thread_that_pauses(tmp_pa
 
 @pytest.mark.parametrize("steps", [100, 1500])
 def test_what_happens_once_comes_last_beside_much_that_repeats(steps: int, tmp_path: Path) -> None:
-    """A kernel, 30 ms to pin memory, then steps of 60 us, which take less than half of that in all, or more."""
+    """Run a kernel, 30 ms of pinning memory, then steps of 60 us, which take less, or more, than
+    half of that in total.
+    """
     calls = [(0, 5 * US, LAUNCH), (20 * US, 30 * MS, len(NAMES) + 1)]
     kernels = {0: (6 * US, 9 * US)}
     for begin in range(31 * MS, 31 * MS + steps * 60 * US, 60 * US):

@@ -1,4 +1,4 @@
-"""The head of a report, and how the clocks of its hosts were corrected."""
+"""Test the heading of a report, and the corrections of its hosts' clocks."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,9 @@ def test_nothing_known_is_nothing_told() -> None:
 def test_who_recorded_is_told_by_the_folder_of_the_profiler(
     folders: list[str | None], said: str, tmp_path: Path
 ) -> None:
-    """The version in META_DATA_EXPORT is that of the exporter."""
+    """Check that the version of the recorder comes from its folder; META_DATA_EXPORT contains the
+    exporter's version.
+    """
     reports = [
         make_export(
             tmp_path / f"rank{number}.sqlite",
@@ -84,7 +86,7 @@ def test_an_exporter_that_recorded_is_named_once() -> None:
 
 @pytest.mark.slow
 def test_waits_below_the_clocks_bounds_are_marked() -> None:
-    """For collectives within a host every wait counts, between hosts those above both bounds."""
+    """Check that every wait counts within a host, and between hosts those above both bounds."""
     with nsys2prv.open(SAMPLES["training"], quiet=True) as job:
         tables = job.analyse("collectives", "clocks")
     (bound,) = tables["clocks"].tables["hosts"].frame["error_bound_ns"].top_k(1)

@@ -176,7 +176,7 @@ def test_runs_that_lack_analyses(tmp_path: Path) -> None:
 def test_every_analysis_shows_a_table_or_says_why_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also for a report that contains only start/end ranges."""
+    """Check this also for a report that contains only start/end ranges."""
     ranges = [
         {
             "start": 10,
@@ -201,7 +201,7 @@ def test_every_analysis_shows_a_table_or_says_why_not(
 def test_a_report_warns_of_what_a_conversion_warns_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For example of a requested kind that is missing."""
+    """Check this for a requested kind that is missing."""
     arguments = ["-t", "kernels,mpi"]
     assert main([GRAPHS[0], str(tmp_path / "out.prv"), *arguments]) == 0
     converted = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Communicators are called by their members."""
+"""Test that communicators are named after their members."""
 
 import polars as pl
 

@@ -1,5 +1,5 @@
-"""Test reports that begin late, end early, or are ranges: the uncovered time is not idle time. All
-figures are written down here by the definitions, for jobs made by hand.
+"""Test reports that begin late, end early, or contain only ranges: time that is not covered is not
+idle time. All values are computed here from the definitions, for jobs made by hand.
 """
 
 from collections.abc import Sequence

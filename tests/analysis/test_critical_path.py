@@ -1,4 +1,4 @@
-"""The analysis of the critical path: exact on a job of two ranks made by hand; its shares add up to
+"""Test the critical path: it is exact on a job of two ranks made by hand, and its shares add up to
 the duration of a sample.
 """
 
@@ -46,8 +46,8 @@ def analyze(reports: list[Path]) -> tuple[Result, int]:
 
 
 def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
-    """Times from the first launch, at 100, on: the path crosses from the second rank to the first at
-    the begin of the second one's collective, which came last.
+    """Check that the path crosses from the second rank to the first at the start of the second
+    rank's collective, which arrived last. Times count from the first launch, at 100.
     """
     result, duration = analyze(make_two_ranks(tmp_path))
     assert duration == 1_900

@@ -118,7 +118,7 @@ GEMM = WORK[0][1]
     ],
 )  # fmt: skip
 def test_causes(work: Mapping[str, Any], said: str) -> None:
-    """They are told from each other, and all parts add up."""
+    """Check that causes are distinguished, and that all parts add up."""
     first, second = make_run(), make_run(work)
     comparison, result = compare_jobs(first, second)
     assert comparison.unit == "iteration"
@@ -155,7 +155,9 @@ def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
 
 
 def test_what_makes_up_for_a_cause() -> None:
-    """Hosts wait less because kernels take longer: both are said, though the iteration takes as long."""
+    """Check that both changes are stated if hosts wait less because kernels take longer, although
+    the iteration takes as long.
+    """
     slow = {"norm": {"time": 220 * US}, "rank 1 between a and b": {"time": 100 * US}}
     comparison, _ = compare_jobs(
         make_run({"between a and b": {"time": 300 * US}}),
@@ -175,7 +177,7 @@ def test_what_makes_up_for_a_cause() -> None:
 
 @pytest.mark.parametrize(("time", "is_said"), [(520, True), (480, False)])
 def test_clocks(time: int, is_said: bool) -> None:
-    """Kernels slower by the ratio of the clocks are reported as such."""
+    """Check that kernels which are slower by the ratio of the clocks are reported as such."""
     runs = (
         make_run(gpu_clocks_hertz=[1_980_000_000]),
         make_run({GEMM: {"time": time * US}}, gpu_clocks_hertz=[1_523_000_000]),
@@ -221,7 +223,7 @@ def test_what_is_new_and_what_is_gone() -> None:
 
 
 def test_limits() -> None:
-    """A change that may be chance exceeds none."""
+    """Check that a change that may be chance exceeds no limit."""
     slow = make_run({GEMM: {"time": 440 * US}})
     first, second = make_run(spread=50 * US), make_run({GEMM: {"time": 440 * US}}, 50 * US)
     for sides, found in (
@@ -255,7 +257,7 @@ def test_a_series() -> None:
 
 
 def test_equal_jobs_without_work_on_gpus() -> None:
-    """Their ranges are compared by the time of hosts, and nothing differs."""
+    """Check that ranges are compared by host time, and that nothing differs."""
     comparison, result = compare_jobs(make_run(), make_run())
     assert result.tables["operations_operations"].frame.row(0)[:5] == (
         "load",
@@ -269,7 +271,7 @@ def test_equal_jobs_without_work_on_gpus() -> None:
 
 
 def test_a_difference_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It contains the sentence of the terminal and of JSON, and every table."""
+    """Check that the page contains the sentence of the terminal and of JSON, and every table."""
     json_file, page = tmp_path / "graphs.json", tmp_path / "diff.html"
     assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(json_file)]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A part of a job has the figures that the whole job has in that time."""
+"""Test that a part of a job has the same values as the whole job in that time."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Advice follows from facts, by declared rules: no wording is read."""
+"""Test that advice follows from facts by declared rules, and not from texts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Iterations of the steady state: times and parts of each."""
+"""Test iterations of the steady state: the time and parts of each."""
 
 from pathlib import Path
 

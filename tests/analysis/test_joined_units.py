@@ -1,4 +1,4 @@
-"""Small units are joined for analyses, which changes no figure."""
+"""Test that small units are joined for analyses, without changing any value."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Test jobs made by hand with known figures: they are written down here from the definitions, not
-from the program.
+"""Test jobs made by hand with known values, which are computed here from the definitions, not by
+the program.
 """
 
 from collections.abc import Sequence
@@ -147,7 +147,7 @@ def test_kernels_that_communicate_count_as_those_of_nccl(
 
 
 def test_start_end_ranges_are_operations(tmp_path: Path) -> None:
-    """Two of them overlap on the launching thread, within a push/pop range."""
+    """Check two ranges that overlap on the launching thread, within a push/pop range."""
     ranges = [
         make_range(0, 1000),
         {**make_range(100, 500, BARRIER), "eventType": 60},

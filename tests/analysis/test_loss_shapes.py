@@ -1,5 +1,5 @@
-"""The shape of a loss: constant, for a while, every n-th iteration, growing, in one kernel alone; and work that
-one rank has alone. Of times made by hand.
+"""Test the shape of a loss: constant, for a while, every n-th iteration, growing, or in one kernel;
+and work that only one rank has. The times are made by hand.
 """
 
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def test_code_that_one_rank_loads_once(tmp_path: Path) -> None:
 
 
 def test_calls_that_one_rank_makes_alone(tmp_path: Path) -> None:
-    """They are named by their kind, and not compared."""
+    """Check that such calls are named by their kind, and not compared."""
     found = list_findings(tmp_path, loads=lambda step: 400_000)
     assert "cuModuleLoadData" in " ".join((found[0].title, *found[0].evidence))
     assert get_first(found).share == pytest.approx(0.4 / 4.643, rel=0.05)

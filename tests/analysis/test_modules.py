@@ -1,5 +1,5 @@
-"""Modules: work by the ranges of a model, passes by the sequence numbers of operators; layers and ranks are
-compared with each other.
+"""Test modules: work by the ranges of a model, passes by the sequence numbers of operators. Layers
+and ranks are compared with each other.
 """
 
 from pathlib import Path

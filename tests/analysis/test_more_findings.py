@@ -1,4 +1,4 @@
-"""Any analysis adds findings to the job's one list."""
+"""Test that any analysis can add findings to the job's single list."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,9 @@ def test_what_no_replay_gives_is_no_gain() -> None:
 
 
 def test_what_does_not_amount_to_the_gain_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All kinds of causes go through one check: none is shown if its figures are too small."""
+    """Check that all kinds of causes are checked in one place, and none is shown if its values are
+    too small.
+    """
     with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
         assert {one.kind for one in job.findings() if isinstance(one, Gain)}
         monkeypatch.setattr(cause_context, "LEAST_STATED", 1e9)

@@ -1,4 +1,4 @@
-"""Findings and efficiencies of MPI jobs without GPUs, of times that are made by hand."""
+"""Test findings and efficiencies of MPI jobs without GPUs, with times made by hand."""
 
 import re
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_calls_of_mpi_that_do_not_return(both: bool, tmp_path: Path) -> None:
 def test_a_late_rank_is_named_with_its_cost_and_place(
     more: str, because: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also of hosts whose clocks do not agree, as rank is compared with rank call by call."""
+    """Check this also for hosts with different clocks, because ranks are compared call by call."""
     work = draw_work({2: 0.3})
     reports = write_job(tmp_path, work, more)
     with nsys2prv.open(reports) as job:
@@ -239,8 +239,9 @@ def test_ranks_that_take_turns_are_told_as_stages(tmp_path: Path) -> None:
 
 
 def test_ranks_meet_where_they_open_a_file(tmp_path: Path) -> None:
-    """The late rank is named, not the call in which the others wait; and so is the time that all
-    take afterwards."""
+    """Check that the late rank is named, not the call in which the others wait; and so is the time
+    that all take afterwards.
+    """
     late, takes = 30 * STEP, 20 * STEP
     calls: list[list[tuple[str, int, int]]] = []
     for rank in range(RANKS):

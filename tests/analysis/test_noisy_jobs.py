@@ -1,5 +1,5 @@
-"""Test the blame in jobs whose ranks draw different kernels, with different durations, and pause at
-random: a rank that is a few percent slower in all its work, and no rank if none is.
+"""Test which rank is blamed in jobs whose ranks draw different kernels with different durations,
+and pause at random: a rank that is a few percent slower in all its work, or none.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ class Draw:
     """The work of each rank in each step: pauses of its host (ns), then kernels (numbers, ns)."""
 
     def __init__(self, seed: int, tail: float = 0, noise: float = 0.03) -> None:
-        """tail: of the pauses, if they are heavy-tailed."""
+        """Set up the draws. tail: of the pauses, if they are heavy-tailed."""
         random = np.random.default_rng(seed)
         shape, pauses = (RANKS, STEPS), 0.1 if tail else 0.03
         lasts = random.pareto(tail, shape) if tail else random.exponential(2, shape)

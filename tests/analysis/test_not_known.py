@@ -1,4 +1,4 @@
-"""Unknown values have no number: neither 0, nor part of a sum."""
+"""Test that unknown values have no number: they are neither 0 nor part of a sum."""
 
 import shutil
 import sqlite3
@@ -15,7 +15,9 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 def test_waits_on_hosts_without_common_clock_are_not_known() -> None:
-    """They do not become exposed communication; and UTC alone makes no host comparable."""
+    """Check that such waits do not become exposed communication, and that UTC alone makes no hosts
+    comparable.
+    """
     shares = {}
     for align in ("auto", "mpi"):
         with nsys2prv.open(SAMPLES / "training", align=align) as job:
@@ -32,7 +34,7 @@ def test_waits_on_hosts_without_common_clock_are_not_known() -> None:
 
 
 def test_numbers_that_a_report_lacks_are_null(tmp_path: Path) -> None:
-    """One copy of two has no size: neither has their sum, nor is there a bandwidth."""
+    """Check that neither a sum nor a bandwidth is given if one copy of two has no size."""
     copy = {"deviceId": 0, "contextId": 1, "streamId": 7, "copyKind": 1, "srcKind": 1, "dstKind": 2}
     rows = {
         KERNEL: [make_kernel(0, 50, gridX=4, gridY=None), make_kernel(60, 70, gridX=0, gridY=2)],

@@ -1,5 +1,5 @@
-"""States of traces and the parts of hosts' time in tables and findings are of one vocabulary: they agree to the
-nanosecond.
+"""Test that states in traces and parts of host time in tables and findings use the same terms, and
+agree to the nanosecond.
 """
 
 from collections import Counter
@@ -42,7 +42,9 @@ def measure_parts(
 def test_states_are_the_parts_of_time(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state is none of a call where no part is: off the CPU, by thread states, states alone tell."""
+    """Check that the state is not that of a call where there is no part. Off the CPU, only thread
+    states decide.
+    """
     reports = sorted((SAMPLES / name).glob("*.sqlite"))
     nsys2prv.convert(reports, tmp_path / "o.prv", nsys2prv.Options(states=True, jobs=1))
     trace = read_trace(tmp_path / "o.prv")

@@ -1,4 +1,6 @@
-"""The page on the Python interface: its code runs, and it is the code of the page's maker."""
+"""Test the documents about Python: their code runs, and the notebook contains the code of its
+maker.
+"""
 
 import re
 

@@ -58,7 +58,9 @@ def list_lacking(job: OpenJob) -> list[str]:
 
 
 def mean(first: int, last: int) -> float:
-    """Return the mean of periods: but where it begins late, the first sample has no time of its own."""
+    """Return the mean of some periods. If sampling begins late, the first sample has no time of its
+    own.
+    """
     return (first + last - 1) / 2
 
 

@@ -1,5 +1,5 @@
-"""Nesting, distributions, names brought together and sampled numbers, against brute force and
-closed formulas.
+"""Test nesting, distributions, grouped names and sampled numbers against brute force and closed
+formulas.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Iterations found by the sequence of kernels, or of calls."""
+"""Test iterations found from the sequence of kernels or calls."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def make_events(names: list[int], **kwargs: list[int]) -> Events:
 
 
 def find_edges(events: Events) -> list[int] | None:
-    """Return the places of the events that iterations begin with, and the place behind the last one."""
+    """Return the indices of the events at which iterations start, and the index after the last one."""
     found = find_periods(events)
     if not found:
         return None
@@ -73,7 +73,7 @@ def test_the_first_iteration_may_differ() -> None:
 
 
 def test_kinds_of_kernels_may_differ_a_little() -> None:
-    """For example if a library chooses among several kernels."""
+    """Check this for a library that chooses among several kernels."""
     names = STEP * 30
     for place in RNG.choice(len(names), len(names) // 40, replace=False).tolist():
         names[place] = int(RNG.integers(40, 60))
@@ -96,7 +96,7 @@ def test_layers_of_one_pass_and_micro_batches_of_one_step_are_no_iterations() ->
 
 
 def test_a_host_that_only_launches() -> None:
-    """Tiny units, very many, and units that contain others are not layers."""
+    """Check that tiny units, very many units, and units that contain others are not layers."""
     assert find_edges(make_events([9, *[1, 2] * 20])) == [*range(1, 42, 2)]
     layers = find_edges(make_events([9, *LAYER * 200]))
     assert layers == [*range(1, 1202, 6)]

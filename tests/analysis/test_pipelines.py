@@ -1,4 +1,6 @@
-"""Pipelines: their stages, their bubble, and stages that compute more, of times made by hand."""
+"""Test pipelines: their stages, their bubble, and stages that compute more, with times made by
+hand.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -127,7 +129,9 @@ def test_serialisation_is_never_worse_than_what_was_measured(tmp_path: Path) -> 
 
 
 def test_the_output_layer_of_the_last_stage_is_spread(tmp_path: Path) -> None:
-    """It is work that no other stage has; a smaller one is usual and not reported."""
+    """Check that this is work that no other stage has; a smaller output layer is usual and not
+    reported.
+    """
     work = [WORK] * STAGES
     small, large = (
         list_findings(make_folder(tmp_path / f"{head}"), work, told=True, head=head)

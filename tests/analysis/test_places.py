@@ -1,5 +1,5 @@
-"""Findings name the place in the program: the innermost range with its figures, the calls, the kernel;
-and the moment that they name has it.
+"""Test that findings name the place in the program: the innermost range with its values, the calls,
+the kernel, and a moment that contains it.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Test products: their operations from the shapes in NVTX texts, and their share of the GPU's
-capability.
+"""Test products: their operations from the shapes in NVTX texts, and their share of what the GPU
+can do.
 """
 
 from pathlib import Path

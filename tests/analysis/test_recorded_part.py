@@ -1,4 +1,4 @@
-"""Nothing is claimed about other programs, or about unrecorded events."""
+"""Test that nothing is claimed about other programs, or about events that were not recorded."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compare figures of runs: the factors of scalability, and runs that are not comparable."""
+"""Compare values of runs: the factors of scalability, and runs that are not comparable."""
 
 import sqlite3
 import statistics
@@ -142,7 +142,9 @@ def test_balance_of_a_program_of_mpi_alone(tmp_path: Path) -> None:
 
 
 def test_hosts_of_a_region_are_those_of_its_thread() -> None:
-    """The backward pass runs on a thread of autograd, not on that with the iterations."""
+    """Check that the backward pass belongs to autograd's thread, not to the thread with the
+    iterations.
+    """
     made = study([SAMPLES / "graphs"], regions=("layer_00.backward",))
     run = made.runs[0]
     outside = whole = 0

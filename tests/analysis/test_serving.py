@@ -1,4 +1,4 @@
-"""Jobs that wait for requests: that is no cause, and nobody is blamed for having had fewer."""
+"""Test jobs that wait for requests: this is not a cause, and no rank is blamed for fewer requests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""GPUs of one process that are ranks of NCCL: each with threads of its own, or all driven by one."""
+"""Test GPUs of one process that are NCCL ranks: each with its own thread, or all with one thread."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Findings say where in the program: by stacks of calls, then of CPU samples; or nothing."""
+"""Test that findings name a place in the program, from call stacks and then CPU samples, or none."""
 
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_whole_stacks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_flame_graphs_hold_threads_that_launch_kernels(tmp_path: Path) -> None:
-    """Not the samples of another thread, which takes none of the GPU's work."""
+    """Check that samples of another thread, which launches no GPU work, are excluded."""
     stacks = [(1, 0, "main"), (2, 0, "init(int)")]
     tables = {
         "CUPTI_ACTIVITY_KIND_RUNTIME": [

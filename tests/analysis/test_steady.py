@@ -1,4 +1,4 @@
-"""The steady state of a job, and reports of parts of it."""
+"""Test the steady state of a job, and reports of parts of it."""
 
 import re
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_the_first_iteration_is_warm_up_and_so_are_long_ones_behind_it() -> None
 
 
 def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
-    """The steady state's figures stand beside those of the whole job."""
+    """Check that the values of the steady state are shown beside those of the whole job."""
     generate(tmp_path, ranks=2, hosts=1, steps=6, layers=2)
     with nsys2prv.open([tmp_path / f"rank{rank}.sqlite" for rank in range(2)]) as job:
         assert job.steady is not None
@@ -85,8 +85,8 @@ def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the time of an iteration, not that of startup; status 4 from the share on that is asked
-    for.
+    """Check that status 4 depends on the time of an iteration, not of startup, from the given
+    share.
     """
     for name, layers in (("a", 2), ("b", 4)):
         generate(tmp_path / name, ranks=2, hosts=1, steps=4, layers=layers)

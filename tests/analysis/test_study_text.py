@@ -1,4 +1,6 @@
-"""A study as text, table, page and TALP files describes its figures, no more and no less."""
+"""Test that a study as text, table, page and TALP files describes its values completely and
+correctly.
+"""
 
 import csv
 import json

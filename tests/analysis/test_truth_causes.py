@@ -1,4 +1,4 @@
-"""The causes built into the first sample are reported as findings, with their costs."""
+"""Test that the causes built into the first sample are reported as findings, with their costs."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def job() -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
-    """Return the findings by kind, of each the most costly one."""
+    """Return kind -> its most expensive finding."""
     found: dict[str, Finding] = {}
     for finding in job.findings():
         found.setdefault(finding.kind, finding)

@@ -1,4 +1,4 @@
-"""For many ranks the minimum, the mean, the maximum and the worst are printed."""
+"""Test that minimum, mean, maximum and the worst rows are printed for many ranks."""
 
 import polars as pl
 

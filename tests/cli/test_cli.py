@@ -1,4 +1,4 @@
-"""The command as people use it: messages, exit statuses, files."""
+"""Test the command as people use it: messages, exit statuses, files."""
 
 import os
 import signal

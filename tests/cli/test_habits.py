@@ -1,4 +1,4 @@
-"""Commands and options of other tools are answered with the equivalent here."""
+"""Test that commands and options of other programs are answered with the equivalent here."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite
 
 
 def read_error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Return the one line on standard error of a command that cannot be."""
+    """Return the single line on standard error of an impossible command."""
     assert main([str(argument) for argument in arguments]) in (2, 3)
     text = capsys.readouterr().err
     assert text.count("\n") == 1, text

@@ -1,5 +1,5 @@
-"""The command on paths, folders and streams that are not as they should be: one line, a documented
-status, nothing left behind.
+"""Test the command with unusual paths, folders and streams: it prints one line, returns a
+documented status, and leaves nothing behind.
 """
 
 import os

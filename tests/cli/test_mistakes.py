@@ -1,5 +1,5 @@
-"""Wrong command lines are answered with the probably intended ones; folders and patterns are
-reports.
+"""Test that wrong command lines are answered with the probably intended ones, and that folders and
+patterns are reports.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_completion(words: list[str], among: set[str]) -> None:
-    """By the shell itself, with this command on its path."""
+    """Check completion in the shell itself, with this command on its path."""
     script = GRAPHS.parents[1] / "completions" / "nsys2prv"
     line = " ".join(f"'{word}'" for word in ["nsys2prv", *words])
     process = subprocess.run(

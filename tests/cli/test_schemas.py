@@ -1,4 +1,4 @@
-"""The output of `--json` conforms to its JSON Schemas, which are made from the classes."""
+"""Test that the output of `--json` conforms to its JSON Schemas, which are made from the classes."""
 
 import json
 from pathlib import Path

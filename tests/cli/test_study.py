@@ -97,7 +97,9 @@ def test_traces_of_the_focus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_plots_as_files_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Markdown shows the plots that lie beside it; an earlier study in which iterations took less time is named."""
+    """Check that the Markdown shows the plots beside it, and names an earlier study with shorter
+    iterations.
+    """
     content = make_study_data()
     content["runs"][1]["balance"] = {"node01 GPU0": 0.8, "node01 GPU1": 0.4}
     content["runs"][1]["phases"] = [["startup", 0, 10], ["steady state", 10, 90]]
@@ -144,7 +146,9 @@ def test_axes_of_plots() -> None:
 
 
 def test_what_is_chance_is_no_reason() -> None:
-    """A factor that changes by less than its spread over iterations, or than repeats differ by, is not named."""
+    """Check that a factor is not named if it changes by less than its spread over iterations or
+    between repeats.
+    """
     content = make_study_data()
     content["runs"] = content["runs"][:2]
     study = Study.from_dict(content)
@@ -162,7 +166,9 @@ def test_what_is_chance_is_no_reason() -> None:
 
 
 def test_low_factors_are_explained_by_findings() -> None:
-    """For the largest run; factors without an explaining finding are named as such."""
+    """Check this for the largest run; factors without a finding that explains them are named as
+    such.
+    """
     content = make_study_data()
     straggler = {**FINDING, "kind": "straggler", "title": "Rank 1 is late.", "share": 0.2}
     content["runs"][-1]["findings"] = [straggler]
@@ -178,7 +184,7 @@ def test_low_factors_are_explained_by_findings() -> None:
 
 
 def test_a_page_of_whole_captures(tmp_path: Path) -> None:
-    """Without a steady state a page draws all of a run, and iterations of it have no table."""
+    """Check that a page without a steady state draws the whole run, and has no table of iterations."""
     page = tmp_path / "study.html"
     assert main(["study", str(GRAPHS.parent), "--whole", "--html", str(page), "-q"]) == 0
     assert "<svg" in page.read_text()

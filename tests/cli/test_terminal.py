@@ -1,4 +1,4 @@
-"""On a terminal of any width nothing is left out, broken, or escaped."""
+"""Test that on a terminal of any width nothing is omitted, broken or escaped."""
 
 import random
 import re

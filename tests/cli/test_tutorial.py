@@ -1,4 +1,4 @@
-"""The tutorial for Paraver: its links, and the times at which views of findings open."""
+"""Test the tutorial for Paraver: its links, and the times at which views of findings open."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Hosts' corrections against clocks that are known."""
+"""Test corrections of host clocks against known clocks."""
 
 import numpy as np
 import polars as pl

@@ -1,5 +1,5 @@
-"""Regions left by hard bounds, against every line of a grid; hosts that only bounds place, against
-clocks that are known.
+"""Test regions that hard bounds leave against every line of a grid, and hosts placed only by bounds
+against known clocks.
 """
 
 import numpy as np
@@ -24,8 +24,8 @@ def draw_bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
 def join_sides(
     upper_times: np.ndarray, upper: np.ndarray, lower_times: np.ndarray, lower: np.ndarray
 ) -> Bounds:
-    """Return the bounds by times and values of the upper and of the lower ones, in turns as long as
-    there are both.
+    """Return bounds from times and values of upper and lower ones, alternating as long as there are
+    both.
     """
     times, values = np.append(upper_times, lower_times), np.append(upper, lower)
     is_upper = np.arange(len(times)) < len(upper)

@@ -1,4 +1,4 @@
-"""Placing reports on one timeline."""
+"""Test the placement of reports on one timeline."""
 
 import numpy as np
 import pytest

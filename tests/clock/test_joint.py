@@ -1,5 +1,5 @@
-"""All hosts placed together by the order of what they did, where the ends of calls tell nothing: against
-clocks that are known.
+"""Test hosts that are placed together by the order of events, if ends of calls show nothing,
+against known clocks.
 """
 
 import numpy as np
@@ -24,8 +24,8 @@ SECOND, HOUR = 1e9, 3_600e9
 def simulate_scattered_collectives(
     rng: np.random.Generator, clocks: Clocks, count: int, seconds: float, late: float
 ) -> pl.DataFrame:
-    """Return calls of all hosts that leave collectives late by chance (`late` ns on average), as where
-    ranks share cores.
+    """Return calls of all hosts that leave collectives late by chance (`late` ns on average), as on
+    shared cores.
     """
     members = np.arange(len(clocks.offset))
     ends = draw_end_times(rng, count, seconds)
@@ -70,7 +70,9 @@ def test_collectives_place_all_hosts_however_wrong_utc_is(
 @pytest.mark.parametrize("hosts", [3, 16])
 @pytest.mark.parametrize("way", ["chain", "circle"])
 def test_messages_place_hosts_over_others(hosts: int, way: str) -> None:
-    """A chain sends in both directions; around a circle everything goes in one."""
+    """Check a chain that sends in both directions, and a circle in which everything goes in one
+    direction.
+    """
     rng = np.random.default_rng(hosts)
     clocks = Clocks.random(rng, hosts, HOUR, 100e-6)
     near = [(host, host + 1) for host in range(hosts - 1)]

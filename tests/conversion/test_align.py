@@ -122,8 +122,8 @@ def test_a_clock_file_gives_the_same_trace_again(job: AlignedJob) -> None:
 
 @pytest.mark.slow
 def test_utc_alone_and_no_clock_at_all(job: AlignedJob) -> None:
-    """Where the first API call of each report lies against that of the first: by UTC and the hosts'
-    own clocks, or by local times.
+    """Return where the first API call of each report is relative to the first report's: by UTC and
+    the hosts' own clocks, or by local times.
     """
     expected: dict[str, list[int]] = {"utc": [], "none": []}
     names = [host["name"] for host in job.truth["hosts"]]

@@ -1,4 +1,4 @@
-"""Cuts of the samples against the whole trace filtered afterwards."""
+"""Test cuts of the samples against the whole trace, filtered afterwards."""
 
 import re
 from collections import Counter
@@ -64,7 +64,7 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_ranks_of_one_report(tmp_path: Path) -> None:
-    """A report of two ranks: the processes of the others, and lines to them, are left out."""
+    """Check that the processes of other ranks in the report, and lines to them, are excluded."""
     pids = [make_global_pid(PID), make_global_pid(PID + 100)]
     main = [make_global_tid(PID), make_global_tid(PID + 100, PID + 100)]
     rows = {
@@ -97,7 +97,7 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The road from the arguments on, in several processes."""
+    """Check a cut through the command line, with several processes."""
     monkeypatch.setattr("nsys2prv.conversion.convert.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     convert(reports, tmp_path / "whole.prv", Options(cut=WITH_LAUNCHES))
@@ -228,7 +228,7 @@ def _list_records(trace: ParsedTrace) -> Counter[tuple]:
 
 @pytest.mark.slow
 def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
-    """-t kernels has no NVTX ranges, but they say when the region was."""
+    """Check that `-t kernels` writes no NVTX ranges, but uses them to find the region."""
     reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
     convert(reports, tmp_path / "nvtx.prv", Options(kinds=("kernels", "nvtx")))
     trace = read_trace(tmp_path / "nvtx.prv")
@@ -291,7 +291,7 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
 
 
 def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
-    """In place of attributes that are written on request."""
+    """Check that it replaces attributes that are written on request."""
     prv, rows = tmp_path / "o.prv", [make_kernel(5, 9, gridX=3, blockX=32, registersPerThread=40)]
     reports = [make_export(tmp_path / "r.sqlite", {KERNEL: rows})]
     usual, _ = convert_and_read(reports, prv, cut=CutOptions())

@@ -1,4 +1,4 @@
-"""A cut job has the events of the whole one in that part: of every layout, by the Python interface."""
+"""Test that a cut job has the events of the whole job in that part, for every layout, in Python."""
 
 import random
 import shutil
@@ -92,7 +92,7 @@ class Whole:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _count_halves(self, first: int, last: int) -> int:
-        """Return the lines of which one end is in a part."""
+        """Return the lines with exactly one end in a part."""
         end = last + (last == self.frames.duration)
         sent, came = (pl.col(time).is_between(first, end, "left") for time in ("sent", "begin"))
         return sum(frame.filter(sent != came).height for frame in self.frames.lines.values())

@@ -1,4 +1,6 @@
-"""Parts in time of large jobs, of which little is read, against the same parts of jobs that are read in full."""
+"""Test parts of large jobs, which are read in part, against the same parts of jobs that are read
+completely.
+"""
 
 from __future__ import annotations
 

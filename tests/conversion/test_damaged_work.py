@@ -1,4 +1,4 @@
-"""Times of GPU work that cannot be right: the operations of a stream run one after the other."""
+"""Test GPU work with impossible times: the operations of a stream run one after another."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def open_tables(folder: Path, tables: Tables) -> OpenJob:
 
 
 def list_damaged(job: OpenJob) -> list[str]:
-    """Return the note on damaged durations, at most one."""
+    """Return the note on damaged durations, if there is one."""
     return [note.text for note in job.quality if note.kind == "damaged_durations"]
 
 
@@ -165,7 +165,7 @@ def run_unknown_branches(tables: Tables) -> None:
 
 
 def launch_ahead(tables: Tables) -> None:
-    """Each kernel begins before the one ahead ends."""
+    """Return kernels that each start before the previous one ends."""
     for row in tables[KERNEL]:
         row["end"] += 150
 
@@ -188,7 +188,7 @@ def migrate(tables: Tables) -> None:
 
 
 def run_at_once(tables: Tables) -> None:
-    """Long and short kernels take turns, as on several streams of one number."""
+    """Return alternating long and short kernels, as on several streams with one number."""
     for number in range(0, COUNT, 5):
         tables[KERNEL][number]["end"] += 700
 

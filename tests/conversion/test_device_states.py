@@ -1,5 +1,5 @@
-"""States of physical GPUs, and the figures of the views that show them: those of counting
-nanoseconds, or of SQL on the reports.
+"""Test states of physical GPUs, and the values of views that show them, against counted nanoseconds
+or SQL.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SharedGpus:
 
 
 def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
-    """Return what each GPU's row says of every ns."""
+    """Return the state of each GPU's row at every ns."""
     result: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
     for item in trace.list_intervals(STATE):
         assert not result[item.row][item.begin : item.end].any()
@@ -150,7 +150,7 @@ def test_states_follow_from_the_operations_on_the_rows(
 
 
 def _sum_times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
-    """Return state -> time, by stepping from edge to edge."""
+    """Return state -> time, stepping from edge to edge."""
     edges: dict[int, Counter[int]] = defaultdict(Counter)
     for bit, begin, end in operations:
         edges[begin][bit] += 1

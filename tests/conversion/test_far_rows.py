@@ -1,5 +1,5 @@
-"""Rows with times far outside their report's capture are left out, counted and named; they change
-nothing else.
+"""Test that rows with times far outside their report's capture are removed, counted and named, and
+change nothing else.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Helper processes in traces and figures: shells, launchers, daemons, processes that load data."""
+"""Test helper processes in traces and figures: shells, launchers, daemons, data loaders."""
 
 import json
 import re
@@ -170,7 +170,7 @@ def write_daemon(path: Path) -> Path:
 
 
 def test_a_report_that_is_no_rank(tmp_path: Path) -> None:
-    """NCCL's ranks of the others stay as they are without it."""
+    """Check that the NCCL ranks of the other reports do not change."""
     reports = [write_daemon(tmp_path / "a.sqlite")]
     for rank, name in enumerate("cb"):
         payload = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank}}}'
@@ -194,7 +194,7 @@ def test_a_report_that_is_no_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize("uuid", ["GPU-aaaa", "aaaa"])
 @pytest.mark.parametrize("processors", [132, 33])
 def test_ranks_that_share_a_gpu(processors: int, uuid: str, tmp_path: Path) -> None:
-    """Under MPS a process may see some of the processors, of the same GPU."""
+    """Check that a process under MPS may see only some SMs of the same GPU."""
     reports = []
     for rank in range(2):
         pid = 300 + rank

@@ -1,5 +1,6 @@
-"""Workers and this process inspect reports alike: in order, with one line about an unreadable
-one."""
+"""Test that workers and this process inspect reports in the same way: in order, with one line about
+an unreadable one.
+"""
 
 from pathlib import Path
 

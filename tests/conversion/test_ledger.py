@@ -1,5 +1,5 @@
-"""The account of every conversion balances: rows that were read are records, or are dropped for a
-reason that has a name.
+"""Test that the account of every conversion balances: rows that were read are records, or are
+dropped for a named reason.
 """
 
 import random
@@ -65,7 +65,7 @@ def check_ledger(summary: Summary, prv: Path) -> None:
 
 
 def list_zeros_at_end(prv: Path) -> Iterator[int]:
-    """Return event types of the records of nothing but zeros at the very end of a trace."""
+    """Return event types of the records at the very end of a trace that contain only zeros."""
     header, *body = prv.read_text().splitlines()
     duration = header.split("):", 1)[1].split("_ns", 1)[0]
     for line in body:
@@ -90,8 +90,8 @@ def count_rows(report: Path) -> Counter[str]:
 
 
 def check_rows(summary: Summary, reports: list[Path]) -> None:
-    """Check that the rows that kinds read are those of their tables, without those that no kind
-    took by the ledger.
+    """Check that the rows which kinds read are those of their tables, without rows that no kind
+    used according to the ledger.
     """
     there: Counter[str] = Counter()
     for report in reports:

@@ -61,7 +61,9 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
-    """Kernels of a report, by its rows and the clock that is told, begin where the trace has them."""
+    """Check that kernels of a report are in the trace where its rows and the stated clock place
+    them.
+    """
     convert(
         RANKS, tmp_path / "out.prv", Options(kinds=("kernels",), cut=CutOptions(time="30%:100%"))
     )

@@ -1,4 +1,6 @@
-"""Traces of the same reports have the same timeline, whatever kinds of events are selected."""
+"""Test that traces of the same reports have the same timeline, whatever kinds of events are
+selected.
+"""
 
 from pathlib import Path
 

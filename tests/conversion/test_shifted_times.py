@@ -1,4 +1,4 @@
-"""Times that an export moved (--ts-shift, --ts-normalize), of some ranks only."""
+"""Test exports with shifted times (--ts-shift, --ts-normalize), for some ranks only."""
 
 from pathlib import Path
 

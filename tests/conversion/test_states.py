@@ -1,5 +1,5 @@
-"""States where ranges do not nest, do not end, last 1 ns or begin together; over chunks of time; on
-clocks that stretch.
+"""Test states if ranges do not nest, do not end, last 1 ns or begin together; across chunks of
+time; and on clocks that stretch time.
 """
 
 from pathlib import Path
@@ -256,7 +256,9 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
 
 
 def test_years_in_one_report(tmp_path: Path) -> None:
-    """As damage makes them: too long for a number of a thread and a nanosecond."""
+    """Check times of years, as in damaged reports, which are too long for a number of a thread and
+    a nanosecond.
+    """
     far, threads = 2**60, range(1, 21)
     calls = [
         make_os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)

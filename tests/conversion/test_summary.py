@@ -1,5 +1,5 @@
-"""The closing summary is short without problems, complete with --verbose, and saved beside the
-trace.
+"""Test that the closing summary is short without problems, complete with --verbose, and saved
+beside the trace.
 """
 
 import importlib

@@ -1,5 +1,5 @@
-"""States against a plain sweep over the events that the trace itself has, against SQL on the
-exports, and against Paraver.
+"""Test states against a plain sweep over the events in the trace, against SQL on the exports, and
+against Paraver.
 """
 
 import re

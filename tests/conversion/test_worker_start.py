@@ -1,4 +1,4 @@
-"""A small job imports and starts nothing unnecessary, and starts without detours."""
+"""Test that a small job imports and starts nothing unnecessary."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Names of kernels that fit into the columns of Paraver's tables."""
+"""Test that names of kernels fit the columns of Paraver's tables."""
 
 from pathlib import Path
 

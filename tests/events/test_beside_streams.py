@@ -1,4 +1,4 @@
-"""Host callbacks, streams that wait for them, compilation, decompression; UCX and its messages."""
+"""Test host callbacks, streams that wait for them, compilation, decompression, and UCX messages."""
 
 from pathlib import Path
 
@@ -116,7 +116,7 @@ def test_messages_of_ucx_lead_from_submission_to_completion(tmp_path: Path) -> N
 
 
 def test_ucx_beside_kernels(tmp_path: Path) -> None:
-    """Concurrent operations count once; overlapping computation is reported."""
+    """Check that concurrent operations count once, and that overlapping computation is reported."""
     operation = {"globalTid": make_global_tid(PID), "textId": 4, "packedSize": 64}
     tables = {
         "UCP_PROGRESS_EVENTS": [

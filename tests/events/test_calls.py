@@ -1,5 +1,5 @@
-"""Tables that are a line each in the catalogue: every line on a small export of its own, and what
-lines can say.
+"""Test tables that are declared by one line each: every line with its own small export, and the
+possible keys of a line.
 """
 
 from pathlib import Path

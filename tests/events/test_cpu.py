@@ -1,4 +1,4 @@
-"""Thread states, CPU samples and CPU counters: on small exports, and the sample's against its
+"""Test thread states, CPU samples and CPU counters: on small exports, and the sample's against its
 truth.
 """
 
@@ -32,7 +32,7 @@ def make_sched_event(
     pid: int = PID,
     **columns: object,
 ) -> Row:
-    """Return a row of a thread that is scheduled in or out."""
+    """Return a row in which a thread is scheduled in or out."""
     return {
         "start": start,
         "cpu": cpu,

@@ -1,4 +1,4 @@
-"""CUDA events against plain SQL, on samples and on real exports."""
+"""Test CUDA events against plain SQL, on samples and on real exports."""
 
 import sqlite3
 from collections import Counter

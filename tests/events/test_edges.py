@@ -1,5 +1,5 @@
-"""Test exports with odd but legal rows, each a small one of its own: their contents must be in the
-trace, and nothing else.
+"""Test exports with unusual but legal rows, each in a small export: the trace must contain exactly
+their contents.
 """
 
 import contextlib
@@ -355,8 +355,8 @@ def test_open_ranges_of_a_report_that_starts_later(
     [(2**63 - 1, 5), (-(2**63), 5), (2**63 - 1, -(2**63)), (UTC, 2**63 - 1), (2**62, -(2**63) + 1)],
 )
 def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -> None:
-    """Either order of a sane and an absurd report; a trace without the clock, or one line for
-    people.
+    """Check a sane and an absurd report in both orders: the trace lacks the clock, or one line is
+    printed.
     """
     for starts in (
         [make_session_start(utc, system)],

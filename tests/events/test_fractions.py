@@ -1,5 +1,5 @@
-"""Fractions in NVTX payloads: a scale for each name, the same in all of a job, so that different
-ones stay different.
+"""Test fractions in NVTX payloads: each name has one scale in the whole job, so that different
+values stay different.
 """
 
 import json

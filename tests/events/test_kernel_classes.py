@@ -1,5 +1,5 @@
-"""Classes of kernels, told from their names: real names, rules of users, names that mean harm, and
-every name of the corpus.
+"""Test kernel classes derived from names: real names, rules of users, malicious names, and every
+name in the corpus.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Labels of CUDA kernels."""
+"""Test labels of CUDA kernels."""
 
 import random
 import time

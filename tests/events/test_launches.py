@@ -1,4 +1,4 @@
-"""The index of launching calls against a dictionary."""
+"""Test the index of launching calls against a dictionary."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Counters: metrics of GPUs and networks, numbers of plugins; on exports made by hand, against
-plain SQL on them.
+"""Test counters: metrics of GPUs and networks, and numbers of plugins, on exports made by hand,
+against plain SQL.
 """
 
 import json
@@ -141,7 +141,7 @@ def test_one_record_an_instant_with_types_by_name(two_gpus: dict, tmp_path: Path
 
 
 def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
-    """Random samples of two metric sets a GPU, in no order at all, read in small parts."""
+    """Check random samples of two metric sets per GPU, in random order, read in small parts."""
     random = np.random.default_rng(3)
     names = ["SMs Active", "SM Issue", "Tensor Active", "Unheard Of [Throughput %]"]
     rows = []

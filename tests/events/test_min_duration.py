@@ -1,5 +1,5 @@
-"""Ranges shorter than a minimum duration are dropped and counted, and their other facts are not
-lost.
+"""Test that ranges shorter than a minimum duration are dropped and counted, and that their other
+facts are not lost.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""MPI calls and messages: hand-made exports of two or three ranks, a case each."""
+"""Test MPI calls and messages with hand-made exports of two or three ranks, one case each."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""NCCL calls, their payloads in every form, and the kernels that do their work."""
+"""Test NCCL calls, their payloads in every form, and the kernels that do their work."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ REDUCE_NAMES = [
 
 
 def read_payload(trace: Trace, item: Interval) -> dict[int, str | int]:
-    """Return the payload of a record, values by label where they have one."""
+    """Return the payload of a record, with values as labels if they have one."""
     return {
         code: trace.get_label(code, value)
         if code in (REDUCTION, COMMUNICATOR, OPERATION)

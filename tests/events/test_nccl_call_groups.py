@@ -1,5 +1,5 @@
-"""Units of NCCL calls, and the kernels tied to them, against a walk through the ranges of each
-thread.
+"""Test groups of NCCL calls, and the kernels assigned to them, against a walk through the ranges of
+each thread.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ Range = dict[str, Any]
 
 
 def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
-    """Return ranges that lie within each other, cross, and follow each other; no two begin at once
-    on a thread.
+    """Return ranges that nest, cross and follow each other; no two begin at the same time on a
+    thread.
     """
     begin = random.permutation(40 * rows)[:rows]
     end = np.where(

@@ -1,4 +1,4 @@
-"""Identify NCCL's own kernels, and its operations by name and by number."""
+"""Test the recognition of NCCL's own kernels, and of its operations by name and by number."""
 
 import pytest
 

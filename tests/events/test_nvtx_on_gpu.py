@@ -1,5 +1,5 @@
-"""NVTX ranges on GPU streams: equal to plain SQL on exports of all kinds, nested on their rows, and
-right where clocks jitter.
+"""Test NVTX ranges on GPU streams: they equal plain SQL on all kinds of exports, nest on their
+rows, and are correct if clocks jitter.
 """
 
 import re

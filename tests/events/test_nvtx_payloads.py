@@ -1,4 +1,4 @@
-"""Numbers in the JSON of a hand-made export's NVTX payloads are in the trace from begin to end."""
+"""Test that numbers in JSON payloads of NVTX are in the trace from start to end."""
 
 import json
 import sqlite3

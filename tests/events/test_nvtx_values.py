@@ -1,4 +1,4 @@
-"""Plain numbers of NVTX events: of every type, on ranges and marks, as a hand-made export has them."""
+"""Test plain numbers of NVTX events: of every type, on ranges and marks, with hand-made exports."""
 
 import sqlite3
 from pathlib import Path

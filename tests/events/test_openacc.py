@@ -1,4 +1,4 @@
-"""OpenACC constructs: with and without places in the source, of kinds that nobody knows."""
+"""Test OpenACC constructs: with and without source locations, and of unknown kinds."""
 
 from pathlib import Path
 

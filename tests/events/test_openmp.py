@@ -1,4 +1,4 @@
-"""OpenMP events: ranges that a capture cut off, kinds that nobody knows, identities of regions."""
+"""Test OpenMP events: ranges that a capture cut off, unknown kinds, identities of regions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""OS runtime and pthread calls: told apart by name, nested as they were."""
+"""Test OS runtime and pthread calls: distinguished by name, and nested as recorded."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reasons for which rows and records are lost or changed."""
+"""Test the reasons for which rows and records are lost or changed."""
 
 import doctest
 import json
@@ -37,7 +37,7 @@ def test_a_reason_is_its_key_everywhere(key: str) -> None:
 
 
 def test_every_reason_has_a_text_and_is_used() -> None:
-    """Counts of accounts are by keys of the list, never by texts."""
+    """Check that counts in accounts use keys of the list, never texts."""
     used = set()
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()

@@ -1,5 +1,5 @@
-"""The recorded job of sample_reports/mpi against its program, stencil.c: every message, every
-collective with the bytes of its counts, every communicator that is recorded.
+"""Test the recorded job sample_reports/mpi against its program, stencil.c: every message, every
+collective with its bytes, and every recorded communicator.
 """
 
 import sqlite3
@@ -30,7 +30,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary]
 
 
 def test_every_message_of_the_program_is_a_line(converted: tuple[Trace, Summary]) -> None:
-    """Except those through the intercommunicator, which Nsight does not record."""
+    """Check this except for messages through the intercommunicator, which nsys does not record."""
     expected: Counter[tuple[int, int, int, int]] = Counter()
     for rank in RANKS:
         after = (rank + 1) % 4

@@ -1,8 +1,8 @@
-"""Every figure of a trace equals what plain SQL finds in the export it was made of, on a folder of
+"""Test that every value of a trace equals the result of plain SQL on its export, for a folder of
 real exports.
 
-The folder is named by NSYS2PRV_CORPUS. Traces are read back by a reader of their own
-(``tools.trace_reader``) and compared with SQL on the export (``tools.sql_truth``); the converter is
+NSYS2PRV_CORPUS names the folder. Traces are read back by an independent reader
+(``tools.trace_reader``) and compared with SQL on the export (``tools.sql_truth``). The converter is
 never compared with itself.
 """
 

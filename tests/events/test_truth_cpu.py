@@ -1,8 +1,8 @@
-"""Thread states and CPU samples of a trace equal what plain SQL finds in the export, on a folder of
-real exports.
+"""Test that thread states and CPU samples of a trace equal the result of plain SQL on the export,
+for a folder of real exports.
 
-The folder is named by NSYS2PRV_CORPUS. As in ``test_truth_corpus``, the converter is never compared
-with itself.
+NSYS2PRV_CORPUS names the folder. As in ``test_truth_corpus``, the converter is never compared with
+itself.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""MPI in generated jobs: every message that was put in has its line, every call its range."""
+"""Test MPI in generated jobs: every generated message has its line, and every call its range."""
 
 import json
 import sqlite3

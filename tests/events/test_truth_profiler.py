@@ -1,5 +1,5 @@
-"""Profiler overhead and Nsight's messages: the sample sets' truth, and plain SQL on a folder of
-real exports.
+"""Test profiler overhead and messages of nsys, against the samples' truth and plain SQL on a folder
+of real exports.
 """
 
 import json

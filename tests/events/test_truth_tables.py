@@ -1,5 +1,5 @@
-"""Every table with rows is translated or has a reason why not; file accesses, graphics and
-libraries are as SQL and the truth say.
+"""Test that every table with rows is translated or has a reason, and that file accesses, graphics
+and libraries agree with SQL and the truth.
 """
 
 import sqlite3

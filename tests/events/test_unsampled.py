@@ -1,4 +1,4 @@
-"""GPU metrics where nothing was sampled: before the first sample, and in holes."""
+"""Test GPU metrics without samples: before the first sample, and in holes."""
 
 from collections.abc import Sequence
 from itertools import chain

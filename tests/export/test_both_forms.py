@@ -1,4 +1,6 @@
-"""A report is read alike from SQLite, by the page reader and by SQLite itself, and from Parquet."""
+"""Test that a report gives the same result from SQLite (page reader, and SQLite itself) and from
+Parquet.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Several reports of one process, and of runs after each other."""
+"""Test several reports of one process, and of consecutive runs."""
 
 import shutil
 import sqlite3

@@ -1,4 +1,4 @@
-"""MPI communicators by rows as Nsight Systems 2023.4 writes them, which list no members: they follow
+"""Test MPI communicators from rows of Nsight Systems 2023.4, which list no members: these follow
 from the rows of all ranks together.
 """
 

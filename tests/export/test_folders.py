@@ -1,4 +1,6 @@
-"""Exports as folders of Parquet files give the bytes of the SQLite exports of the same reports."""
+"""Test that exports as folders of Parquet files give the same bytes as the SQLite exports of the
+same reports.
+"""
 
 import random
 import shutil

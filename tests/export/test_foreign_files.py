@@ -1,5 +1,5 @@
-"""Files other than Nsight Systems exports are identified by their content, with advice; in a folder
-of reports they are skipped with a line.
+"""Test that other files are identified by content, with advice, and that they are skipped with a
+line in a folder of reports.
 """
 
 import gzip

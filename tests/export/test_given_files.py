@@ -1,4 +1,4 @@
-"""Other files given by users must be regular ones, of a plausible size."""
+"""Test that other files given by users must be regular files of a plausible size."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole pages of SQLite files that are lost, and files in which all have a use."""
+"""Test SQLite files with lost pages, and files in which every page is used."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Missing reports, or two reports of one rank, cause one clear warning each."""
+"""Test that missing reports, or two reports of one rank, cause one clear warning each."""
 
 from pathlib import Path
 

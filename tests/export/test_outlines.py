@@ -1,4 +1,4 @@
-"""Outlines of tables, which are found while these are checked, against their rows."""
+"""Test outlines of tables, which are made while tables are checked, against their rows."""
 
 from __future__ import annotations
 

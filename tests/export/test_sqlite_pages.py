@@ -1,4 +1,4 @@
-"""Rows read from the pages of SQLite files equal those of the sqlite3 module, or none are read."""
+"""Test that rows read from SQLite pages equal those from the sqlite3 module, or that none are read."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Small inputs that would cause any amount of work cost little, or are refused in one line;
-omissions are counted.
+"""Test that small inputs that could cause any amount of work cost little, or are refused in one
+line, and that omissions are counted.
 """
 
 import gzip

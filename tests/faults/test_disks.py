@@ -1,5 +1,5 @@
-"""File systems that are full, read-only or gone: one line, the earlier trace as it was, nothing
-left behind.
+"""Test file systems that are full, read-only or gone: one line is printed, the earlier trace
+remains, and nothing is left behind.
 """
 
 import errno

@@ -1,4 +1,6 @@
-"""Databases are data: no code in them is run, and no part of the user's environment is revealed."""
+"""Test that databases are only data: no code in them is run, and nothing from the user's
+environment is revealed.
+"""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""Inputs that are in use, replaced, missing, of the wrong kind, copies, or of other jobs."""
+"""Test inputs that are in use, replaced, missing, of the wrong kind, copies, or of other jobs."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Small inputs must not cost much: results grow with them, not with their square."""
+"""Test that small inputs do not cost much: results grow in proportion, not with the square."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Limits to the address space: one line where it cannot do, and it does with little."""
+"""Test limits on address space: one line if too little, and success with little."""
 
 from functools import partial
 from pathlib import Path

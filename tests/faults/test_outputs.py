@@ -1,5 +1,5 @@
-"""Outputs that are there already: replaced together, by complete files only, and never through a
-link.
+"""Test outputs that already exist: they are replaced together, only by complete files, and never
+through a link.
 """
 
 import os

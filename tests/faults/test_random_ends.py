@@ -1,6 +1,4 @@
-"""Runs that end at random instants of their work: hundreds of them, for some minutes; only with
-``-m fuzz``.
-"""
+"""Test runs that end at random times: hundreds of them, for some minutes; only with ``-m fuzz``."""
 
 import os
 import random

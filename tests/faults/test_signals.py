@@ -1,5 +1,5 @@
-"""Signals at moments that are hard to meet: before anything is imported, where no exception can be
-raised, when all is done.
+"""Test signals at unusual moments: before anything is imported, when no exception can be raised,
+and when all is done.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Closed streams, full disks, odd folders, links and limits, as they are met on real machines."""
+"""Test closed streams, full disks, odd folders, links and limits, as on real machines."""
 
 import errno
 import os

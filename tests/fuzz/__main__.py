@@ -1,5 +1,5 @@
-"""``python -m tests.fuzz --minutes N [--seed S] [--keep DIR]``: as many inputs as fit; exit status
-1 where any was handled wrongly.
+"""Run ``python -m tests.fuzz --minutes N [--seed S] [--keep DIR]``: as many inputs as fit. The exit
+status is 1 if any was handled wrongly.
 """
 
 import argparse

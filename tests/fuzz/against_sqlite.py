@@ -1,5 +1,5 @@
-"""Damaged SQLite files, read by nsys2prv and by SQLite itself: a file is refused in one line, or every
-column of every table is what SQLite reads. Bytes, cells and whole pages are damaged.
+"""Compare how nsys2prv and SQLite read damaged SQLite files: a file is refused in one line, or
+every column of every table is what SQLite reads. Bytes, cells and whole pages are damaged.
 """
 
 import re
@@ -26,7 +26,7 @@ LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 13, 5, 10, 2
 
 
 class Base(Struct, frozen=True):
-    """A sound file that is damaged."""
+    """A sound file, to be damaged."""
 
     data: bytes
     page_size: int
@@ -208,7 +208,7 @@ def change_head_of_cell(random: Random, data: bytearray, size: int, other: bytes
 
 
 def change_types(random: Random, data: bytearray, size: int, other: bytes) -> None:
-    """Change one type of a value to another of the same size."""
+    """Change the type of one value to another type of the same size."""
     *_, cell = _pick_cell(random, data, size)
     same = {0: 8, 8: 9, 9: 0, 6: 7, 7: 6, 14: 15, 15: 14, 13: 12, 12: 13, 1: 15, 20: 6}
     for place in range(cell + 2, cell + 12):
@@ -263,11 +263,11 @@ CONDITIONS = ("{} > 5", "{} IS NULL", "typeof({}) = 'integer'", "{} IN (1, 8)")
 
 
 def compare_reading(path: Path, has_pointer_maps: bool = False) -> list[str]:
-    """Return what of a file is read in another way from its pages than by SQLite. Raises
-    Nsys2prvError where the file is refused.
+    """Return the differences between reading a file from its pages and with SQLite. Raises
+    Nsys2prvError if the file is refused.
 
-    With pointer maps SQLite may find the end of a record by these, and its whole by the pages
-    themselves: then only whole records are compared.
+    With pointer maps, SQLite may use these to find the end of a record; then only complete records
+    are compared.
     """
     with open_database(path) as source:
         source.check()
@@ -351,8 +351,8 @@ _NOT_OF_PAGES = re.compile(
 
 
 def find_unseen_damage(path: Path) -> list[str]:
-    """Return what SQLite's check finds damaged, and is of no value, index or list of free pages. For
-    files without indexes.
+    """Return damage that SQLite's check finds outside values, indexes and the list of free pages.
+    For files without indexes.
     """
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
         connection.text_factory = bytes
@@ -364,7 +364,7 @@ def find_unseen_damage(path: Path) -> list[str]:
 
 
 def try_seed(seed: int, bases: Sequence[Base], folder: Path) -> tuple[str, str, list[str]]:
-    """Return the damage, what came of it, and what is wrong with that."""
+    """Return the damage, the outcome, and the fault of the outcome ("" for none)."""
     random = Random(seed)
     base = random.choice(bases)
     others = [one.data for one in bases if one.page_size == base.page_size and one is not base]
@@ -386,7 +386,7 @@ def try_seed(seed: int, bases: Sequence[Base], folder: Path) -> tuple[str, str, 
 
 
 def try_seeds(seeds: range, bases: Sequence[Base], folder: Path) -> tuple[Counter, dict]:
-    """Return how often what came of which damage, and seed -> what is wrong."""
+    """Return damage -> number of each outcome, and seed -> fault."""
     results, faults = Counter(), {}
     for seed in seeds:
         try:

@@ -1,5 +1,5 @@
-"""The exports that are mutated: the samples, and small ones of a corpus, cut to a few rows a table,
-with secrets planted.
+"""Provide the exports that are mutated: the samples, and small ones of a corpus, cut to a few rows
+per table, with secrets planted.
 """
 
 import os

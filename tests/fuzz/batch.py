@@ -1,5 +1,5 @@
-"""Runs seeds in this process, one after the other, and tells of each on standard output in a line
-of JSON: before it, and after it.
+"""Run seeds in this process, one after another, and write a line of JSON to standard output before
+and after each.
 """
 
 import json

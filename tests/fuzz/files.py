@@ -1,4 +1,4 @@
-"""Mutations of a file's bytes."""
+"""Mutate the bytes of a file."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""Mutations of exports that are folders of tables."""
+"""Mutate exports that are folders of tables."""
 
 import os
 import shutil
@@ -94,7 +94,7 @@ def change_form(random: Random, path: Path) -> None:
 
 
 def replace_by_no_file(random: Random, path: Path) -> None:
-    """Put something else under a table's name."""
+    """Put something other than a file under a table's name."""
     path.unlink()
     choice = random.randrange(5)
     if choice == 0:

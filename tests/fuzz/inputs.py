@@ -33,8 +33,8 @@ OPTIONS = (
 
 @dataclass
 class Input:
-    """commands: run one after the other; output: of the last, if it writes. told: what was done to
-    the export.
+    """commands: run one after another. output: of the last command, if it writes one. told: how the
+    export was mutated.
     """
 
     commands: list[list[str]]
@@ -51,7 +51,7 @@ def make_input(seed: int, bases: Sequence[Path], folder: Path) -> Input:
 
 
 def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """Make a folder of tables, of which some are damaged."""
+    """Make a folder of tables, some of them damaged."""
     path = folder / "in"
     changes = [base.name, *folders.copy_damaged(random, folders.find_folder(base), path)]
     share = random.random()
@@ -160,7 +160,7 @@ def drop_event_tables(random: Random, path: Path) -> None:
 
 
 def mutate_rows(random: Random, path: Path) -> list[str]:
-    """Apply some mutations to what a database says; leave out those that it refuses."""
+    """Apply some mutations to the contents of a database, skipping those that it refuses."""
     changes = []
     chosen = random.choices(
         list(rows.MUTATIONS), list(rows.MUTATIONS.values()), k=random.choice((1, 1, 2, 3, 6, 15))

@@ -111,7 +111,7 @@ def _is_announced(rule: str, stderr: str) -> bool:
 
 
 def _read_content(path: Path) -> bytes:
-    """Return all that a file holds, packed or not."""
+    """Return the content of a file, unpacked if it is compressed."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(data)

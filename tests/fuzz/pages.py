@@ -1,8 +1,8 @@
-"""Damaged pages of SQLite exports, a page each.
+"""Test SQLite exports with damaged pages, one page each.
 
-A conversion may refuse the export with one line, the same each time, or write the trace of the sound
-one. It may write another trace only where that is the trace of the rows that SQLite itself reads from
-the damaged tables (their values changed, which no format without checksums can tell).
+A conversion may refuse the export with one line, the same each time, or write the trace of the
+sound export. It may write another trace only if this is the trace of the rows that SQLite itself
+reads from the damaged tables (changed values, which no format without checksums can detect).
 """
 
 import shutil
@@ -139,8 +139,8 @@ def is_sound(report: Path) -> bool:
 
 
 def try_damage(seed: int, bases: Sequence[Path], traces: dict[Path, bytes | str], folder: Path):
-    """Damage a page, and return the kind of damage, whether SQLite's check sees it, what came of
-    it, and what is wrong with that ("" for nothing).
+    """Damage a page. Return the kind of damage, whether SQLite's check sees it, the outcome, and
+    the fault of the outcome ("" for none).
     """
     random = Random(seed)
     base, damage = random.choice(bases), random.choice(DAMAGES)
@@ -175,7 +175,7 @@ def try_damage(seed: int, bases: Sequence[Path], traces: dict[Path, bytes | str]
 
 
 def try_damages(seeds: range, reports: Sequence[Path], folder: Path) -> Iterator[tuple]:
-    """Yield the seed and what came of it for each damage."""
+    """Yield the seed and the outcome of each damage."""
     bases, traces = make_bases(reports, folder), {}
     for seed in seeds:
         yield seed, *try_damage(seed, bases, traces, folder)

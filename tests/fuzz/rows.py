@@ -1,5 +1,5 @@
-"""Mutations of what a database says: its tables, columns and rows. Each takes a generator and an
-open connection.
+"""Mutate the contents of a database: tables, columns and rows. Each mutation takes a generator and
+an open connection.
 """
 
 import sqlite3

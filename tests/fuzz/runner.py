@@ -1,6 +1,4 @@
-"""Runs batches of seeds in a process of their own, which may crash or hang, and gathers what is
-wrong.
-"""
+"""Run batches of seeds in a separate process, which may crash or hang, and collect faults."""
 
 import json
 import math
@@ -30,8 +28,9 @@ BATCH = 200
 
 @dataclass
 class Tally:
-    """What came of all inputs. faults: seed -> what is wrong, with what was done. told: how
-    many of them have been spoken of."""
+    """Outcomes of all inputs. faults: seed -> fault and mutation. told: number of faults already
+    printed.
+    """
 
     inputs: int = 0
     statuses: Counter[str] = field(default_factory=Counter)

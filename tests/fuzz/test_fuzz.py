@@ -1,4 +1,4 @@
-"""Mutated inputs, of which none may lead to a traceback, a hang, half an output or a secret: a few
+"""Test that mutated inputs never lead to a traceback, a hang, partial output or a secret: a few
 always, many with ``pytest -m fuzz``.
 """
 

@@ -1,5 +1,5 @@
-"""Mutations of the texts that people give: clock files, rules, labels of earlier traces, results of
-analyses, traces to be checked.
+"""Mutate texts that users give: clock files, rules, labels of earlier traces, results of analyses,
+traces to be checked.
 """
 
 import re

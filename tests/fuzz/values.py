@@ -1,4 +1,4 @@
-"""Values that do not belong where they are put."""
+"""Provide values that do not belong where they are put."""
 
 from random import Random
 

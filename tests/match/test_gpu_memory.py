@@ -1,5 +1,5 @@
-"""Memory in use on GPUs: shared ones, odd addresses and orders, tables in pieces; and page faults
-of several processes on one GPU.
+"""Test memory in use on GPUs: shared GPUs, odd addresses and orders, tables in pieces; and page
+faults of several processes on one GPU.
 """
 
 from pathlib import Path

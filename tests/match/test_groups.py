@@ -1,4 +1,4 @@
-"""Test groups of ranks with communicators that no payload names."""
+"""Test groups of ranks whose communicators no payload names."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""The tables of collectives and messages, and kernels that no rule matches surely."""
+"""Test the tables of collectives and messages, and kernels that no rule matches with certainty."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Spans of waiting in MPI, in the trace, in tables and in Paraver, against plain SQL on the reports."""
+"""Test spans of waiting in MPI, in the trace, in tables and in Paraver, against plain SQL on the
+reports.
+"""
 
 import sqlite3
 from collections import Counter

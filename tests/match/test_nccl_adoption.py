@@ -1,4 +1,4 @@
-"""Test ranks without recorded NCCL payloads, some or all."""
+"""Test ranks without recorded NCCL payloads: some, or all."""
 
 import shutil
 import sqlite3

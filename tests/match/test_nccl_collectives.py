@@ -1,5 +1,5 @@
-"""Collectives on all their ranks: against the truth of generated jobs, against the reports' own
-times, and odd cases by hand.
+"""Test collectives on all their ranks: against the truth of generated jobs, the reports' own times,
+and special cases made by hand.
 """
 
 import sqlite3

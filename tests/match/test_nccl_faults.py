@@ -1,5 +1,5 @@
-"""NCCL is matched correctly across ranks although reports have missing rows, begin late or end
-early, and host clocks disagree.
+"""Test that NCCL is matched correctly across ranks although reports lack rows, begin late or end
+early, and host clocks differ.
 """
 
 import sqlite3

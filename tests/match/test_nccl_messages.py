@@ -1,4 +1,4 @@
-"""Sends and receives of NCCL on communicators that were made before the capture."""
+"""Test sends and receives of NCCL on communicators created before the capture."""
 
 import polars as pl
 

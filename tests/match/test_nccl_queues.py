@@ -1,4 +1,4 @@
-"""Groups of queues by lines between their ends, on clocks that are known."""
+"""Test groups of queues formed by lines between their ends, on known clocks."""
 
 from collections.abc import Callable, Sequence
 

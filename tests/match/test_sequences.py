@@ -1,4 +1,6 @@
-"""Recognising one collective on all members, against the collectives that the simulation knows."""
+"""Test the recognition of a collective on all its members, against the collectives that the
+simulation knows.
+"""
 
 import numpy as np
 import polars as pl

@@ -1,5 +1,5 @@
-"""Relations and clocks give the same results if their work is divided into many small steps, each
-for a member's calls or some collectives.
+"""Test that relations and clocks give the same results if their work is divided into many small
+steps, each for a member's calls or some collectives.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""No view shows anything that is missing from a trace, even if it is opened anyway.
+"""Test that no view shows data that is missing from a trace, even if it is opened anyway.
 
-Paraver asks before it opens a view with events missing from a trace, and `wxparaver -i` agrees. A
-further window, which needs no events, makes paramedir open them.
+Paraver asks before it opens a view with events missing from a trace, and `wxparaver -i` agrees. An
+additional window, which needs no events, makes paramedir open such views.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""What POP's BasicAnalysis goes by in traces of nsys2prv: labels of the .pcf, and names of the rows
-of tasks with streams.
+"""Test the properties of traces by which POP's BasicAnalysis recognizes nsys2prv: labels in the
+.pcf, and row names of tasks with streams.
 
-It takes a trace for one of nsys2prv where the .pcf has no STATES but one of two labels. A row named
-as a stream is a stream of a device, one named `Metrics GPU0` is left out, and every other row of a
-task with streams is a host thread, useful outside calls of the CUDA API.
+It takes a trace for one of nsys2prv if the .pcf has no STATES but one of two labels. A row named as
+a stream is a device stream, a row `Metrics GPU0` is ignored, and every other row of a task with
+streams is a host thread, which is useful outside CUDA API calls.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Views that the summary of a conversion names to be opened first: something for every kind of
-event that has views.
+"""Test the views that the summary of a conversion names: every kind of event that has views must
+have one.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Formatting in columns equals plain formatting, compiled or not."""
+"""Test that formatting in columns equals plain formatting, with and without the compiled core."""
 
 import shutil
 import sysconfig

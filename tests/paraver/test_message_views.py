@@ -1,5 +1,5 @@
-"""Compare figures of views of messages, copies, idle reasons, and bursts with SQL on the reports,
-or with the trace read by other means.
+"""Compare values of views of messages, copies, idle reasons and bursts with SQL on the reports, or
+with the trace read by other means.
 """
 
 from collections import Counter, defaultdict

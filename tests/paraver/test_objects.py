@@ -1,4 +1,4 @@
-"""Tasks, nodes and rows: their order, their names, their CPUs."""
+"""Test tasks, nodes and rows: their order, names and CPUs."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""A second reader, BSC's pertalde, reads our traces and finds their contents; it refuses traces
-that only Paraver accepts.
+"""Test that a second reader, BSC's pertalde, reads the traces and finds their contents. It refuses
+traces that only Paraver accepts.
 """
 
 from collections import Counter

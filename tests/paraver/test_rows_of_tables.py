@@ -1,6 +1,4 @@
-"""Tables that are written for a trace have the rows that show something, and no others but the first
-rows of tasks.
-"""
+"""Test that tables written for a trace have only the rows with data, and the first rows of tasks."""
 
 from itertools import chain
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The independent reader of traces finds defects beyond the rules of `nsys2prv check`."""
+"""Test that the independent reader of traces finds defects beyond the rules of `nsys2prv check`."""
 
 from pathlib import Path
 

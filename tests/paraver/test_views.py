@@ -1,7 +1,7 @@
-"""The Paraver views: made from their catalogue, within Paraver's grammar, on event types that there
-are.
+"""Test the Paraver views: they are made from their catalogue, valid in Paraver's grammar, and use
+existing event types.
 
-What Paraver says to them is in ``test_views_in_paraver.py``.
+``test_views_in_paraver.py`` tests how Paraver reads them.
 """
 
 import shutil

@@ -1,5 +1,4 @@
-"""Test which views show something of a trace, and the workspaces through which Paraver offers
-them."""
+"""Test which views have data in a trace, and the workspaces through which Paraver offers them."""
 
 import base64
 import gzip

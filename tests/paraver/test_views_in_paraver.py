@@ -1,5 +1,5 @@
-"""Test the views in Paraver: paramedir reads each on the samples' traces, and its figures equal SQL
-on the reports.
+"""Test the views in Paraver: paramedir reads each view on the samples' traces, and its values equal
+SQL on the reports.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""A timeline shows the same where it is opened zoomed: Paraver begins some functions anew where the
-picture begins.
+"""Test that a timeline shows the same if it is opened zoomed, although Paraver starts some
+functions again where the picture begins.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Find the call that launched an operation, by correlation ids."""
+"""Test how the call that launched an operation is found by correlation ids."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
-"""Test recordings of MPI patterns (tests/mpi_patterns/waits.c: three or four ranks, one works 60 ms
-a step and the others 20, or all 20): the late rank is named first, with the savings found by the
-recording itself, and no rank if none is late.
+"""Test recordings of MPI patterns (tests/mpi_patterns/waits.c: three or four ranks, one of which
+works 60 ms per step and the others 20, or all 20). The late rank is named first, with the savings
+that the recording itself shows; no rank is named if none is late.
 """
 
 import tarfile

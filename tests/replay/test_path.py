@@ -1,4 +1,6 @@
-"""The critical path: exact on reports made by hand; without a gap, and as long as the job, on samples."""
+"""Test the critical path: exact on reports made by hand; without gaps, and as long as the job, on
+samples.
+"""
 
 from collections import Counter
 from itertools import pairwise

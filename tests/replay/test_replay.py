@@ -1,5 +1,5 @@
-"""The replay of a job is exact without changes, equals plain Python with changes, and finds the
-rank that delays a job and its cost.
+"""Test that the replay of a job is exact without changes, equals plain Python with changes, and
+finds the rank that delays a job and its cost.
 """
 
 import json

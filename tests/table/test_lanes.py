@@ -1,4 +1,4 @@
-"""Overlapping work of one stream must not hide any of it."""
+"""Test that overlapping work of one stream does not hide any of it."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""A trace, and frames, contain what was put in: lanes, windows, ranges without an end, samples, and
-the order of simultaneous events; in one piece, and in many small ones.
+"""Test that a trace, and frames, contain the input: lanes, windows, ranges without an end, samples,
+and the order of simultaneous events; in one piece, and in many small ones.
 """
 
 from collections import Counter

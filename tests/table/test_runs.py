@@ -1,4 +1,4 @@
-"""Slices of runs, against the same one row at a time."""
+"""Test slices of runs against the same slices made one row at a time."""
 
 import errno
 from pathlib import Path

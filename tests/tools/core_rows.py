@@ -1,4 +1,4 @@
-"""Rows of SQLite files as the compiled core reads them, and as the sqlite3 module does."""
+"""Read rows of SQLite files with the compiled core and with the sqlite3 module."""
 
 import sqlite3
 from collections.abc import Callable, Iterable

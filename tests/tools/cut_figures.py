@@ -1,4 +1,6 @@
-"""Figures of a part of a job, of the frames of the whole one, without any analysis of the package."""
+"""Compute the values of a part of a job from the frames of the whole job, without any analysis of
+the package.
+"""
 
 from collections.abc import Iterable
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Derive what a cut trace must hold from the text of the whole one.
+"""Derive the contents of a cut trace from the text of the whole trace.
 
 This is plain Python over lines of the .prv and shares nothing with the package.
 """

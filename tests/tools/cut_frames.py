@@ -1,4 +1,4 @@
-"""Derive what the frames of a cut job must hold from those of the whole one.
+"""Derive the frames of a cut job from those of the whole job.
 
 This is plain polars over public frames and shares nothing with the code that cuts.
 """

@@ -1,7 +1,7 @@
-"""A small job with everything that cuts treat differently, for tests of cuts.
+"""Make a small job with everything that cuts treat differently.
 
-Two ranks on two hosts repeat a step of 1000 ns, of nested ranges that end together. GPUs lag half a
-step behind their hosts. Ranks send each other messages, threads change state and are sampled, with
+Two ranks on two hosts repeat a step of 1000 ns with nested ranges that end together. GPUs lag half
+a step behind their hosts. Ranks send each other messages, threads change state and are sampled with
 stacks, and samples of a GPU have a hole.
 """
 

@@ -1,4 +1,4 @@
-"""Hold a small sound trace with all kinds of records, and put defects into it."""
+"""Provide a small sound trace with all kinds of records, and put defects into it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Write small exports row by row, for cases missing from the samples.
 
-Tables have the columns that a test names and no others.
+Tables have only the columns that a test names.
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
-"""Jobs of random events whose traces can be compared with what was put in.
+"""Make jobs of random events whose traces can be compared with the input.
 
-Kernels of a stream overlap, ranges nest, begin and end together, overlap, or have no end; samples
+Kernels of a stream overlap; ranges nest, begin and end together, overlap, or have no end; samples
 of one time are in several rows.
 """
 

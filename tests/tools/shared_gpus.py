@@ -1,7 +1,7 @@
-"""Write a job in which two processes share a GPU, one of them uses a second one too, and a third
-has one of its own on another host.
+"""Write a job in which two processes share a GPU, one of them also uses a second GPU, and a third
+process has its own GPU on another host.
 
-The activity of each GPU is kept for every nanosecond, so that any quantity of it is a count.
+The activity of each GPU is kept for every nanosecond, so that any value can be counted.
 """
 
 from dataclasses import dataclass

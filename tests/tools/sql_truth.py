@@ -1,17 +1,18 @@
-"""What an Nsight Systems export holds, by plain SQL: the figures that a trace of it must show.
+"""Compute the values of an Nsight Systems export with plain SQL: the values that a trace of it must
+show.
 
-The rules are those documented for the trace, stated here anew in SQL:
+The rules are those documented for the trace, stated again in SQL:
 
-* rows of the API table with event class 67 repeat a call and do not count; API names lose `_v` and
-  four or more digits;
-* what lasts nothing or less lasts 1 ns; an NVTX range without an end lasts to the end of the trace;
-* a kernel has its demangled name, else its short name; NVTX text is inline, else the registered
-  string;
-* an id that is NULL counts as 0;
-* NVTX domains are numbered per process and named by their creation event;
-* a device-to-device copy between two devices is a peer-to-peer copy;
-* an operation's line, and a synchronization's thread and type, come from the call of the same
-  process and correlation id, the earliest where there are several.
+* Rows of the API table with event class 67 repeat a call and do not count. API names lose `_v` and
+  four or more digits.
+* A range without duration lasts 1 ns. An NVTX range without an end lasts to the end of the trace.
+* A kernel has its demangled name, otherwise its short name. NVTX text is inline, otherwise the
+  registered string.
+* An id that is NULL counts as 0.
+* NVTX domains are numbered per process and named by their creation event.
+* A device-to-device copy between two devices is a peer-to-peer copy.
+* The line of an operation, and the thread and type of a synchronization, come from the call with
+  the same process and correlation id, the earliest of several.
 """
 
 import re

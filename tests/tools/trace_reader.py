@@ -1,10 +1,10 @@
-"""An independent reader of Paraver traces: it knows the formats of .prv, .pcf and .row, and nothing
-of who wrote them.
+"""Read Paraver traces independently: this knows the formats of .prv, .pcf and .row, and nothing of
+the writer.
 
 It reads events as Paraver's "Stacked Val" does: on each row, a value of a type begins a range
-within those already open, 0 ends the innermost. Of a type of states (HOLDING) a value ends the one
-before. Types without a list of values are plain numbers. Every trace that a test writes is checked by
-the rules of `nsys2prv check` (conftest.py); what is wrong beyond these is collected in
+within those already open, and 0 ends the innermost. For types of states (HOLDING), a value ends the
+previous one. Types without a list of values are plain numbers. Every trace that a test writes is
+checked with the rules of `nsys2prv check` (conftest.py); further violations are collected in
 :attr:`Trace.violations`.
 """
 

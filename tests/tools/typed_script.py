@@ -1,4 +1,4 @@
-"""Use the package as scripts of users do: mypy checks their types in .ci/run."""
+"""Use the package as scripts of users do. mypy checks their types in .ci/run."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What Paraver shows of the samples: ``paramedir``, its command line program, reads every view that
-has its events in a trace, and tests compare its figures with SQL on the exports.
+"""Compare Paraver's display of the samples: ``paramedir``, its command line program, reads every
+view that has its events in a trace, and tests compare its values with SQL on the exports.
 """
 
 import atexit

@@ -1,5 +1,5 @@
-"""Read views back: what :mod:`nsys2prv.writers.paraver.cfg` writes, refused where Paraver's loader
-would stop.
+"""Read views back that :mod:`nsys2prv.writers.paraver.cfg` writes, and refuse views at which
+Paraver's loader would stop.
 """
 
 import re

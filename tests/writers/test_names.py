@@ -1,4 +1,6 @@
-"""Names of events have one value each, and sets that views show together do not overlap."""
+"""Test that names of events have one value each, and that sets which views show together do not
+overlap.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The trace for Perfetto, read as its trace processor does: against the account, and plain SQL."""
+"""Test the trace for Perfetto, read as its trace processor does, against the account and plain SQL."""
 
 import json
 import sqlite3

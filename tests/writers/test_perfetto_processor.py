@@ -1,5 +1,6 @@
-"""Traces for Perfetto, read by Perfetto's own trace processor, where there is one: `trace_processor_shell`
-on PATH, or the program that TRACE_PROCESSOR names, called as `PROGRAM -q QUERY.sql TRACE`.
+"""Test traces for Perfetto with Perfetto's own trace processor, if installed:
+`trace_processor_shell` on the PATH, or the program in TRACE_PROCESSOR, called as `PROGRAM -q
+QUERY.sql TRACE`.
 """
 
 import csv

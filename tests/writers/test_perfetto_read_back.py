@@ -1,5 +1,6 @@
-"""A trace for Perfetto contains what was put in: in one piece, in many small ones, and for a
-part."""
+"""Test that a trace for Perfetto contains the input: in one piece, in many small ones, and for a
+part.
+"""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs with more rows than Paraver can show."""
+"""Test jobs with more rows than Paraver can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The page has the figures of the JSON, the events of the reports, and nothing that is outside it."""
+"""Test that a page has the values of the JSON and the events of the reports, and needs nothing
+outside it.
+"""
 
 import json
 import math
@@ -31,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 def page_and_json(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, dict]:
-    """Write a page, and the JSON of the same run."""
+    """Return a page, and the JSON of the same run."""
     folder, job = tmp_path_factory.mktemp(request.param), ROOT / "sample_reports" / request.param
     page, data = folder / "r.html", folder / "r.json"
     assert main(["report", str(job), "-q", "--html", str(page), "--json", str(data)]) == 0
@@ -88,7 +90,7 @@ def test_the_page_has_what_the_json_has(page_and_json: tuple[str, dict]) -> None
 
 
 def test_bar_tables_and_findings_agree(page_and_json: tuple[str, dict]) -> None:
-    """The parts of the time add up, and match the efficiencies."""
+    """Check that the parts of the time add up, and match the efficiencies."""
     text, data = page_and_json
     lanes = pl.DataFrame(data["analyses"]["time"]["tables"]["lanes"]["columns"])
     lanes = lanes.unique(["node", "device"]).drop_nulls("length_ns")
@@ -121,7 +123,7 @@ def test_calls_of_nccl_are_not_drawn_as_mpi(page_and_json: tuple[str, dict]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [100_000, 3_000])
 def test_events_are_those_of_the_reports(budget: int) -> None:
-    """All events in the times that the page covers, whole and unchanged."""
+    """Check that the page has all events in the times that it covers, complete and unchanged."""
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results = job.analyse()
         excerpts = choose_excerpts(job, results, budget)
@@ -148,7 +150,9 @@ def test_events_are_those_of_the_reports(budget: int) -> None:
 
 
 def test_maps_of_kernels_and_messages_have_what_sql_has() -> None:
-    """Executions and time of the kernels that take most, by iteration; and who sends to whom."""
+    """Check the executions and time of the longest kernels by iteration, and the senders and
+    receivers.
+    """
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         found = choose_excerpts(job, job.analyse("findings", "time", "iterations"))
         steady = job.steady
@@ -179,7 +183,7 @@ def test_maps_of_kernels_and_messages_have_what_sql_has() -> None:
 
 
 def test_metrics_are_on_one_scale() -> None:
-    """Percentages from 0 to 100, below their GPU."""
+    """Check that percentages are from 0 to 100 and are shown below their GPU."""
     name, lane = "GR Active [Throughput %]", 2
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         (data,) = Page(make_job_page(job)).jobs
@@ -198,7 +202,7 @@ def test_metrics_are_on_one_scale() -> None:
 
 
 def test_collectives_of_mpi_are_joined_over_ranks() -> None:
-    """No member waits beyond the arrival of the last one."""
+    """Check that no member waits after the arrival of the last one."""
     with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
         (data,) = Page(make_job_page(job)).jobs
     tracks = [data.read_track(lane, "h") for lane in range(4)]
@@ -215,8 +219,9 @@ def test_collectives_of_mpi_are_joined_over_ranks() -> None:
 
 
 def test_mpi_calls_wait_as_the_tables_say() -> None:
-    """The waits of calls on the page add up to those by rank, except waits for ranks outside MPI
-    calls."""
+    """Check that waits of calls on the page add up to the waits by rank, except waits for ranks
+    outside MPI.
+    """
     with nsys2prv.open(ROOT / "sample_reports" / "mpi", jobs=1, quiet=True) as job:
         results = job.analyse()
         (data,) = Page(
@@ -231,8 +236,8 @@ def test_mpi_calls_wait_as_the_tables_say() -> None:
 
 
 def test_moments_have_the_times_of_their_reports() -> None:
-    """A kernel at the begin of a moment is in the report of the first culprit where the page says, for Nsight
-    Systems; and during the moment others wait at the collective that it names.
+    """Check that the report of the first culprit has a kernel at the start of a moment, where the
+    page says, and that others wait at the collective which the page names.
     """
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results = job.analyse()
@@ -312,7 +317,9 @@ def test_a_page_without_names_of_events(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_products_are_placed_below_what_gpus_can_do() -> None:
-    """Both axes are logarithmic, each from one power of ten to another; areas of points are as times."""
+    """Check that both axes are logarithmic, from one power of ten to another, and that areas of
+    points are proportional to time.
+    """
     bf16 = {"data_type": "bf16", "peak_tflop_s": 1000.0, "memory_gb_s": 2000.0}
     rows = [
         {**bf16, "flop_per_byte": 10.0, "tflop_s": 10.0, "time_ns": 100, "allowed_tflop_s": 20.0},

@@ -203,7 +203,7 @@ def test_a_selection_says_what_sql_says(training: Path, visit: Callable[..., Any
 
 
 def test_shares_of_events_are_those_of_bins(training: Path, visit: Callable[..., Any]) -> None:
-    """Compare the shares of pixel columns by single events with those by bins of analyses."""
+    """Compare the shares in pixel columns from single events with those from bins of analyses."""
     page = visit(training)
     page.locator("#whole canvas").scroll_into_view_if_needed()
     page.wait_for_timeout(400)
@@ -304,7 +304,7 @@ def test_tables_themes_and_print(training: Path, visit: Callable[..., Any]) -> N
 
 
 def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -> None:
-    """A reload shows the same, and Back and Ctrl+Z undo one step after the other."""
+    """Check that a reload shows the same, and that Back and Ctrl+Z undo one step after another."""
     page, root = visit(training), "#whole"
     timeline, views = "document.querySelector('#whole').timeline", []
 
@@ -350,7 +350,9 @@ def test_the_address_keeps_the_view(training: Path, visit: Callable[..., Any]) -
 
 @pytest.mark.slow
 def test_a_link_shows_what_was_shown(training: Path, visit: Callable[..., Any]) -> None:
-    """A copied link has streams, metrics, the place and the opened iteration, but not the colours."""
+    """Check that a copied link keeps streams, metrics, the place and the opened iteration, but not
+    the colors.
+    """
     page, root = visit(training), "#whole"
     page.click("#theme")
     page.locator(f"{root} button", has_text="streams").click()
@@ -383,7 +385,7 @@ def test_a_link_shows_what_was_shown(training: Path, visit: Callable[..., Any]) 
 
 
 def test_fingers(training: Path, visit: Callable[..., Any]) -> None:
-    """Two fingers zoom a timeline, one moves it, and a tap selects an event."""
+    """Check that two fingers zoom a timeline, one moves it, and a tap selects an event."""
     page = visit(training, has_touch=True, viewport={"width": 420, "height": 900})
     canvas = page.locator("#whole canvas")
     canvas.scroll_into_view_if_needed()
@@ -424,7 +426,9 @@ def test_nothing_is_wider_than_the_window(
 
 
 def test_a_difference_and_a_notebook(visit: Callable[..., Any], tmp_path: Path) -> None:
-    """Iterations of two jobs move together; a frame shows the timeline of a finding."""
+    """Check that iterations of two jobs move together, and that a frame shows the timeline of a
+    finding.
+    """
     training, difference = SAMPLES["training"][0].parent, tmp_path / "diff.html"
     assert main(["diff", str(training), str(training), "-q", "--html", str(difference)]) == 0
     page = visit(difference)
@@ -461,8 +465,8 @@ def test_modules(browser: Any) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("times", [1, 16], ids=["training", "64 ranks"])
 def test_looks(times: int, scheme: str, visit: Callable[..., Any], tmp_path: Path) -> None:
-    """Pages look about as before: the gray of 64 x 40 parts of two screenshots. Delete entries of
-    looks.json to accept a new look.
+    """Check that pages look about as before, from the gray of 64 x 40 parts of two screenshots.
+    Delete entries of looks.json to accept a new look.
     """
     with nsys2prv.open(SAMPLES["training"], jobs=1, quiet=True) as job:
         results, described = job.analyse(), job.describe()
@@ -532,7 +536,9 @@ def test_no_other_script_runs(training: Path, browser: Any, tmp_path: Path) -> N
 
 
 def test_the_page_of_a_study(visit: Callable[..., Any], tmp_path: Path) -> None:
-    """Plots without runs at hand; of runs that are, timelines that move together."""
+    """Check that runs without reports have plots, and that timelines of runs with reports move
+    together.
+    """
     path = tmp_path / "study.html"
     study = Study.from_dict(make_study_data())
     path.write_text(make_study_page(study, path), encoding="utf-8")

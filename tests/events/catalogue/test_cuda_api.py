@@ -1,4 +1,4 @@
-"""The fixed values of CUDA API calls."""
+"""Test the fixed values of CUDA API calls."""
 
 import hashlib
 import re

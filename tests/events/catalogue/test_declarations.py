@@ -1,4 +1,4 @@
-"""An event type has one meaning, and mistakes in a declaration are refused."""
+"""Test that each event type has one meaning, and that mistakes in a declaration are refused."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fixed values of OS runtime and pthread calls."""
+"""Test the fixed values of OS runtime and pthread calls."""
 
 import hashlib
 import re

@@ -1,5 +1,5 @@
-"""Every defect put into a sound trace is found, at its line and only by its rule; Paraver reacts to
-it as described.
+"""Test that every defect put into a sound trace is found at its line, only by its rule, and that
+Paraver reacts to it as described.
 """
 
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ HEADER, _, *RECORDS = PRV.splitlines()
 
 @dataclass(frozen=True)
 class Defect:
-    """An edit of one of the files, the rule that it breaks, first line and count; `also`: rules
-    that it cannot help but break; fate: what becomes of the trace in paramedir.
+    """An edit of one of the files, the rule that it breaks, and the first line and count. `also`:
+    rules that it cannot avoid breaking. fate: the outcome in paramedir.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""Defects of whole files, and traces as other tools write them."""
+"""Test defects of whole files, and traces as other programs write them."""
 
 import gzip
 import importlib
