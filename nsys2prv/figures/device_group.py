@@ -391,8 +391,14 @@ class DeviceGroup:
 
     def list_device_tasks(self, device: int) -> list[int]:
         """Return the sorted tasks whose threads launch work on a device."""
-        tasks = {task for one, task, _ in self.work_counts if one == device}
-        return sorted({*map(self.find_host, tasks)})
+        return self._device_tasks.get(device, [])
+
+    @cached_property
+    def _device_tasks(self) -> dict[int, list[int]]:
+        tasks: dict[int, set[int]] = {}
+        for device, task, _ in self.work_counts:
+            tasks.setdefault(device, set()).add(self.find_host(task))
+        return {device: sorted(own) for device, own in tasks.items()}
 
     def find_main_task(self, device: int) -> int:
         """Return the task with the most work on a device; of several, the first."""

@@ -24,6 +24,7 @@ from itertools import accumulate
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges, sum_changes
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
@@ -223,25 +224,33 @@ def _find_modules(ranges: Ranges) -> np.ndarray:
     return is_named | (is_other & ~np.isin(ranges.part_of_unit, around))
 
 
-def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
-    """Return the places of ranges in the tree. linked: module of the forward pass, for operators of
-    the backward pass.
+def _find_modules_around(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> np.ndarray:
+    """Return the module of each range: itself, the linked one, or that of the range around it, or
+    -1. linked: module of the forward pass, for operators of the backward pass.
     """
+    module = np.where(is_module, np.arange(len(is_module), dtype=np.int32), linked)
+    for rows in ranges.levels:
+        rows = rows[module[rows] < 0]
+        module[rows] = ranges.take_above(rows, module)
+    return module
+
+
+def _place(ranges: Ranges, is_module: np.ndarray) -> Places:
+    """Return the places of ranges in the tree, without links to the forward pass."""
     count = len(is_module)
-    module, operator, node = np.full((3, count), -1, np.int32)
+    operator, node = np.full((2, count), -1, np.int32)
     passes = np.zeros(count, np.int8)
     is_backward = ranges.sort == BACKWARD
+    backward_part = np.where(is_backward, ranges.part, -1)
     for rows in ranges.levels:
-        of_module, of_operator, of_node, of_pass = (
+        of_operator, of_node, of_pass = (
             ranges.take_above(rows, one, default)
-            for one, default in ((module, -1), (operator, -1), (node, -1), (passes, FORWARD))
+            for one, default in ((operator, -1), (node, -1), (passes, FORWARD))
         )
         # The function of an operator lies in what the engine makes of it, by the same name.
-        around = ranges.take_above(rows, np.where(is_backward, ranges.part, -1))
+        around = ranges.take_above(rows, backward_part)
         is_node = is_backward[rows] & (around != ranges.part[rows])
         node[rows] = np.where(is_node, rows, of_node)
-        known = np.where(linked[rows] >= 0, linked[rows], of_module)
-        module[rows] = np.where(is_module[rows], rows, known)
         first = is_node | ((ranges.sort[rows] == OPERATOR) & (of_operator < 0))
         within = np.where(first, rows, of_operator)
         operator[rows] = np.where(is_module[rows], -1, within)
@@ -251,12 +260,15 @@ def _place(ranges: Ranges, is_module: np.ndarray, linked: np.ndarray) -> Places:
         again = (of_pass == AGAIN) | ((of_node >= 0) & is_forward)
         backward = (of_pass == IN_BACKWARD) | (ranges.backward[rows] > 0)
         passes[rows] = np.where(again, AGAIN, np.where(backward, IN_BACKWARD, FORWARD))
+    module = _find_modules_around(ranges, is_module, np.full(count, -1, np.int32))
     return Places(module, operator, node, passes)
 
 
-def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
-    """Return the module in the forward pass of each operator in the backward pass; -1 for other
-    ranges. of_thread: for each range, the group of threads that share sequence numbers.
+def _match_operators(
+    ranges: Ranges, places: Places, of_thread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return operators in the backward pass, and the operator in the forward pass of each. of_thread: for
+    each range, the group of threads that share sequence numbers.
     """
     has_number = ranges.number > 0
     forward = np.flatnonzero(
@@ -271,10 +283,8 @@ def _link(ranges: Ranges, places: Places, of_thread: np.ndarray) -> np.ndarray:
     )  # fmt: skip
     by = ["of", "number"]
     found = asked.join_asof(made, on="begin", by=by, check_sortedness=False).drop_nulls()
-    linked = np.full(len(ranges.thread), -1, np.int32)
     rows, operators = to_arrays(found, "row", "row_right")
-    linked[places.node[rows]] = places.module[operators]
-    return linked
+    return rows, operators
 
 
 def _number_counters(ranges: Ranges, unit: DeviceGroup, work: pl.DataFrame) -> np.ndarray:
@@ -333,14 +343,16 @@ def collect(unit: DeviceGroup) -> Collected:
     if not len(ranges.thread):
         return
     is_module = _find_modules(ranges)
-    linked = np.full(len(is_module), -1, np.int32)
-    places = _place(ranges, is_module, linked)
+    places = _place(ranges, is_module)
     if (ranges.sort == BACKWARD).any():
         counters = _number_counters(ranges, unit, work)
+        backward, forward = _match_operators(ranges, places, counters)
+        linked = np.full(len(is_module), -1, np.int32)
         # The second time those within what is computed again.
         for _ in range(2):
-            linked = _link(ranges, places, counters)
-            places = _place(ranges, is_module, linked)
+            linked[places.node[backward]] = places.module[forward]
+            module = _find_modules_around(ranges, is_module, linked)
+            places = replace(places, module=module)
     path, texts = _number_paths(ranges, is_module, places)
 
     def name_places(rows: np.ndarray) -> dict[str, pl.Series]:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, COUNT, DURATION
-from nsys2prv._util.intervals import EMPTY, Spans, merge_spans, take_first, unite
+from nsys2prv._util.intervals import EMPTY, SIDES, Spans, merge_spans, take_first, unite
 from nsys2prv.events.stacks import SEPARATOR, STACK_LAYOUTS
 from nsys2prv.figures.device_group import (
     BUSY,
@@ -105,11 +105,14 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
     """
     if not group.has(*WAITS):
         return EMPTY, EMPTY
-    kernels = group.remember("waits", lambda: read_layouts(group, WAITS, "late", "wait"))
-    known = kernels.filter(pl.col("late") >= 0)
-    known = known.filter(group.reader.rows.find("device", known["thread"]) == device)
-    begin, end, wait = to_arrays(known, "begin", "end", "wait")
-    ready = np.minimum(begin + wait, end)
+
+    def read() -> tuple[np.ndarray, ...]:
+        kernels = read_layouts(group, WAITS, "late", "wait").filter(pl.col("late") >= 0)
+        begin, end, wait, thread = to_arrays(kernels, *SIDES, "wait", "thread")
+        return begin, np.minimum(begin + wait, end), end, group.device_of[thread]
+
+    *times, device_of = group.remember("waits", read)
+    begin, ready, end = (column[device_of == device] for column in times)
     return merge_spans(begin, ready), merge_spans(ready, end)
 
 
@@ -396,42 +399,41 @@ def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
 
 
 def lay_out_flames(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Return the flame graphs (:func:`lay_out_flame`) of all ranks together (`rank` is "all"), and
-    of each of several ranks. stacks: `rank`, `stack`, `time_ns`.
+    """Return the frames of flame graphs of all ranks together (`rank` is "all"), and of each of
+    several ranks: `depth` (0 is the outermost), `name`, `begin_ns` (from the left) and `time_ns`.
+    The frame `all` in depth 0 contains the whole. stacks: `rank`, `stack`, `time_ns`.
     """
-    flames = [lay_out_flame(stacks).with_columns(rank=pl.lit("all"))]
-    if (ranks := stacks["rank"].unique(maintain_order=True).to_list())[1:]:
-        flames += [
-            lay_out_flame(stacks.filter(rank=rank)).with_columns(rank=pl.lit(rank))
-            for rank in ranks[:MOST_RANKS]
-        ]
-    return pl.concat(flames).select("rank", *FLAME_SCHEMA)
-
-
-def lay_out_flame(stacks: pl.DataFrame) -> pl.DataFrame:
-    """Return the frames of a flame graph: `depth` (0 is the outermost), `name`, `begin_ns` (from
-    the left) and `time_ns`. The frame `all` in depth 0 contains the whole. stacks: `stack`,
-    `time_ns`.
-    """
-    sums = stacks.filter(pl.col("time_ns") > 0).group_by("stack").agg(pl.col("time_ns").sum())
+    graphs = [stacks.select("stack", "time_ns", graph=pl.lit(0))]
+    ranks = stacks["rank"].unique(maintain_order=True).head(MOST_RANKS).to_frame()
+    ranks = ranks.with_columns(graph=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
+    if ranks.height > 1:
+        graphs.append(stacks.join(ranks, "rank").select("stack", "time_ns", "graph"))
+    sums = pl.concat(graphs).filter(pl.col("time_ns") > 0)
+    sums = sums.group_by("graph", "stack").agg(pl.col("time_ns").sum())
     # So that stacks with the same begin stand together.
-    sums = sums.sort(pl.col("stack").str.replace_all(SEPARATOR, "\0", literal=True))
-    whole = int(sums["time_ns"].sum())
+    sums = sums.sort("graph", pl.col("stack").str.replace_all(SEPARATOR, "\0", literal=True))
+    path = (pl.lit("all" + SEPARATOR) + pl.col("stack")).str.split(SEPARATOR)
     sums = sums.with_columns(
-        begin_ns=pl.col("time_ns").cum_sum() - pl.col("time_ns"),
-        path=pl.lit("all" + SEPARATOR) + pl.col("stack"),
-    ).with_columns(path=pl.col("path").str.split(SEPARATOR))
-    levels = [pl.DataFrame(schema=FLAME_SCHEMA)]
+        whole=pl.col("time_ns").sum().over("graph"),
+        begin_ns=pl.col("time_ns").cum_sum().over("graph") - pl.col("time_ns"),
+        path=path,
+    )
+    levels = [pl.DataFrame(schema={"graph": pl.Int32, **FLAME_SCHEMA})]
     for depth in range(MOST_DEPTH):
         sums = sums.filter(pl.col("path").list.len() > depth)
         if not sums.height:
             break
-        frames = sums.group_by(pl.col("path").list.head(depth + 1).list.join(SEPARATOR)).agg(
+        above = pl.col("path").list.head(depth + 1).list.join(SEPARATOR)
+        frames = sums.group_by("graph", above).agg(
             pl.lit(depth, pl.Int64).alias("depth"),
+            pl.col("whole").first(),
             name=pl.col("path").first().list.get(depth),
             begin_ns=pl.col("begin_ns").min(),
             time_ns=pl.col("time_ns").sum(),
         )
-        wide = frames.filter(pl.col("time_ns") >= LEAST_WIDTH * whole)
-        levels.append(wide.sort("begin_ns").select(*FLAME_SCHEMA))
-    return pl.concat(levels)
+        wide = frames.filter(pl.col("time_ns") >= LEAST_WIDTH * pl.col("whole"))
+        levels.append(wide.select(levels[0].columns))
+    names = ["all", *ranks["rank"]]
+    laid_out = pl.concat(levels).sort("graph", "depth", "begin_ns")
+    rank = pl.Series("rank", names, pl.String).gather(laid_out["graph"])
+    return laid_out.select(rank, *FLAME_SCHEMA)
