@@ -26,7 +26,7 @@ from nsys2prv._util.files import (
     create_temporary_file,
     make_temporary_folder,
 )
-from nsys2prv._util.text import Note, format_count
+from nsys2prv._util.text import Note, format_count, format_nanoseconds
 from nsys2prv.analyses import ANALYSES, ON_DEMAND, call_on_group, run_analyses
 from nsys2prv.conversion.anonymous import make_pseudonym
 from nsys2prv.conversion.convert import prepare
@@ -115,7 +115,7 @@ class OpenJob(Closable):
     def __repr__(self) -> str:
         return (
             f"<job of {format_count(len(self.prepared.infos), 'report')}: {self.prepared.model.describe_processes()} on "
-            f"{format_count(len(self.prepared.model.tree.nodes), 'node')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"{format_count(len(self.prepared.model.tree.nodes), 'node')}, {format_count(self.devices.height, 'GPU')}, {format_nanoseconds(self.duration)}, "
             f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
             ".kinds, .frame(KIND), .analyse(), .findings()>"
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from difflib import get_close_matches
+from math import ceil
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -50,6 +51,8 @@ _BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
 WEIGHTS = {"opening": 5, "reading": 45, "clocks": 15, "writing": 30, "analysing": 30, "page": 10}
 #: Phases before a job can be written or analyzed.
 PREPARING = ("opening", "reading", "clocks")
+#: Upper bounds from here on (ns) are written in ms.
+SHORTEST_IN_MS = 10_000_000
 #: Seconds for which nothing is shown.
 SILENT = 1.0
 BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
@@ -447,6 +450,11 @@ def format_nanoseconds(value: float) -> str:
     digits = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
     # Seconds have no larger unit.
     return f"{number if abs(number) < 1000 else value / size:,.{digits}f} {unit}"
+
+
+def format_bound(ns: float) -> str:
+    """Return an upper bound as text: in whole microseconds; from 10 ms on, in ms with one decimal."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
 
 def format_share(share: float, decimals: int = 1) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.text import format_count, list_some
+from nsys2prv._util.text import format_bound, format_count, format_nanoseconds, list_some
 from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
 from nsys2prv.conversion.job import Numbered, Opened, Placed, Read, complete
@@ -50,8 +49,6 @@ SLIGHT = 1_000
 #: The error in the whole trace is shown in addition to the one where clocks were observed if it is larger by
 #: this factor.
 NOTICEABLE_RATIO = 1.2
-#: Shortest time (ns) that is shown in ms instead of us.
-SHORTEST_IN_MS = 10_000_000
 
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
@@ -332,7 +329,7 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     evidence = "messages and collectives" if by_messages else "collectives"
     observed = max(clock.observations for clock in clocks)
     bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-    error = f"below {_format_time_bound(max(bounds))}" if bounds else "unknown"
+    error = f"below {format_bound(max(bounds))}" if bounds else "unknown"
     return [f"{how_many} nodes aligned by {observed:,} {evidence}; error {error}"]
 
 
@@ -344,14 +341,9 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
     ]
     if after and record.hosts:
         yield (
-            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{_format_time_bound(max(counts['largest_ns'] for counts in after))}"
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still violate causality, by up to "
+            f"{format_bound(max(counts['largest_ns'] for counts in after))}"
         )
-
-
-def _format_time_bound(ns: int) -> str:
-    """Return an upper bound as text: in whole microseconds; from 10 ms on, in ms with one decimal."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ceil(ns / 1000):,} us"
 
 
 def describe_hosts(record: ClockRecord) -> list[str]:
@@ -374,19 +366,15 @@ def _describe_host(clock: HostClock) -> str:
     moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
     if clock.bound_ns is None:
         return f"{moved}, by {clock.method or 'a clock file'}"
-    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    spread = "" if clock.spread_ns is None else f", spread {format_nanoseconds(clock.spread_ns)}"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    below = _format_time(clock.bound_ns)
+    below = format_nanoseconds(clock.bound_ns)
     if clock.bound_ns > NOTICEABLE_RATIO * near:
-        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
+        below = f"{format_nanoseconds(near)} where observed, {below} anywhere in the trace"
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
         f"error below {below}"
     )
-
-
-def _format_time(ns: int) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= SHORTEST_IN_MS else f"{ns / 1000:,.1f} us"
 
 
 def _describe_causality(record: ClockRecord) -> Iterable[str]:
@@ -400,7 +388,7 @@ def _describe_causality(record: ClockRecord) -> Iterable[str]:
 
 def _describe_violations(counts: Mapping[str, int]) -> str:
     violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
-    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
+    far = f" (by up to {format_nanoseconds(largest)})" if violated else ""
     return f"{violated:,} of {counts.get('checked', 0):,}{far}"
 
 

@@ -218,7 +218,7 @@ def _note_early_work(job: Job) -> list[QualityNote]:
         counts[gpu] = before[0] + count, max(before[1], most)
     worst_first = sorted(counts.items(), key=lambda item: -item[1][1])
     lines = [
-        f"{count:,} on {gpu}, by up to {most / 1000:,.1f} us"
+        f"{count:,} on {gpu}, by up to {format_nanoseconds(most)}"
         for gpu, (count, most) in worst_first
         if most >= LEAST_EARLY
     ]

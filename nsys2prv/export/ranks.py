@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import inflect, list_some
+from nsys2prv._util.text import format_nanoseconds, inflect, list_some
 from nsys2prv.export.communicators import MOST_RANKS
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import (
@@ -191,7 +191,7 @@ def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
     for last, (_, _, name), (start, _, later) in zip(lasts, spans, spans[1:], strict=False):
         if start - last > GAP:
             return [
-                f"{later} starts {(start - last) / 1e9:,.0f} s after {name} and all earlier reports end; do they belong to one run?"
+                f"{later} starts {format_nanoseconds(start - last)} after {name} and all earlier reports end; do they belong to one run?"
             ]
     return []
 
@@ -280,7 +280,7 @@ class Captures(Struct, frozen=True):
             return ""
         names = [list_some([infos[at].name for at in run]) for run in self.runs]
         return (
-            f"{list_some(names, separator='; ')}: {len(self.runs)} consecutive runs ({self.gap / 1e9:,.1f} s "
+            f"{list_some(names, separator='; ')}: {len(self.runs)} consecutive runs ({format_nanoseconds(self.gap)} "
             "apart, in different processes of one node), not ranks of one job"
         )
 

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from nsys2prv._util.budget import MATCHED_ROWS
 from nsys2prv._util.columns import ABSENT, COUNT
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.text import Note, format_count, inflect, list_some
+from nsys2prv._util.text import Note, format_count, format_nanoseconds, inflect, list_some
 from nsys2prv.clock import UNCLEAR_KINDS, UTC_ERROR, NoiseKind, Role
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Rows
@@ -231,8 +231,8 @@ def _describe_collectives(found: pl.DataFrame) -> list[Note]:
         notes.append(Note(text, is_on_clocks=True))
     apart = whole.filter(comparable & (pl.col("apart") > 0))
     if apart.height:
-        count, gap = format_count(apart["apart"].sum(), "collective"), apart["gap"].max() / 1000
-        notes.append(Note(texts["apart"].format(count, gap), is_on_clocks=True))
+        count, gap = format_count(apart["apart"].sum(), "collective"), apart["gap"].max()
+        notes.append(Note(texts["apart"].format(count, format_nanoseconds(gap)), is_on_clocks=True))
     return notes
 
 

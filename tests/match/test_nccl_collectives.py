@@ -133,7 +133,7 @@ def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
         lambda rank: rank.add_collective(100, 7_000, 9_000, format_payload(7, 8000)),
     )
     trace, text = convert_and_summarize(tmp_path, *ranks)
-    assert "in 1 collective, a rank ends before the last one starts, by up to 4.0 us" in text
+    assert "in 1 collective, a rank ends before the last one starts, by up to 4.00 us" in text
     assert read_records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
 
 

@@ -206,7 +206,7 @@ def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
         or len(found) != int(count)
         or any(announced != len(tasks) for announced, tasks in found)
     ):
-        example = "numbers of nodes, applications or tasks that are not those listed"
+        example = "numbers of nodes, applications or tasks that differ from the listed ones"
         findings.add("header-syntax", file, 1, example)
         return None
     if unit not in UNITS:
@@ -288,7 +288,7 @@ def check_pcf(path: Path, findings: CheckFindings) -> Labels:
 def _read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file, without their ends."""
     if not path.is_file():
-        raise Nsys2prvError(f"{path}: is not a regular file")
+        raise Nsys2prvError(f"{path}: this is not a regular file")
     with (
         name_damaged_file(path),
         path.open(encoding="utf-8", errors="replace", newline="\n") as file,
