@@ -62,6 +62,8 @@ LOCK, NAMES, EARLIER = ".lock", ".names.json", ".earlier"
 UNLOCKED = ".unlocked"
 #: Seconds after which a folder without a lock file was left by a run that was killed as it began.
 UNLOCKED_SECONDS = 60.0
+#: Seconds without a change after which a folder of another machine was left by a run that was killed.
+ABANDONED_SECONDS = 7 * 86_400.0
 #: Errors of a file system without space.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -296,10 +298,11 @@ def remove_leftovers(parent: Path) -> None:
         for entry in os.scandir(parent):
             folder = Path(entry.path)
             ours = _OURS.fullmatch(entry.name)
-            # Whether a process of another machine has ended is not known.
-            if ours and ours[1] == _digest_host() and entry.is_dir(follow_symlinks=False):
+            if ours and entry.is_dir(follow_symlinks=False):
+                # Whether a process of another machine has ended is not known.
+                find_end = _is_dead if ours[1] == _digest_host() else _is_abandoned
                 with suppress(OSError, ValueError):
-                    if folder.lstat().st_uid == os.geteuid() and _is_dead(folder):
+                    if folder.lstat().st_uid == os.geteuid() and find_end(folder):
                         file = folder / NAMES
                         names = json.loads(file.read_text()) if file.exists() else {}
                         if names and all(Path(name).name == name for name in names):
@@ -315,6 +318,12 @@ def _is_dead(folder: Path) -> bool:
             return _try_lock(lock) is True
     except FileNotFoundError:
         return time.time() - folder.stat().st_mtime > UNLOCKED_SECONDS
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return True if nothing in a folder has changed for ABANDONED_SECONDS."""
+    changed = [folder, *folder.rglob("*")]
+    return time.time() - max(one.lstat().st_mtime for one in changed) > ABANDONED_SECONDS
 
 
 def _try_lock(file: BinaryIO) -> bool | None:

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
@@ -43,6 +44,8 @@ MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
 SCHEDULER_TIMEOUT = "10s"
 #: Where control groups are.
 CGROUPS = Path("/sys/fs/cgroup")
+#: How long a worker looks for files, so that one worker does not do it for others (seconds).
+CHECK_WORKER_SECONDS = 0.05
 #: How often to look whether workers still live while a result is awaited (seconds).
 CHECK_SECONDS = 2.0
 
@@ -195,7 +198,8 @@ class Pool(Struct):
     def check_shared(self, paths: Sequence[Path]) -> None:
         """Raise Nsys2prvError if a worker on another machine does not find these files and folders.
 
-        Twice as many checks as workers are run, so that nearly every worker gets one.
+        Twice as many checks as workers are run, each of which lasts CHECK_WORKER_SECONDS, so that every worker
+        that has started gets one.
         """
         if not self.is_remote:
             return
@@ -251,6 +255,7 @@ def run_several(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
 
 def _list_missing(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     """Return this machine's name, and which of these paths do not exist on it."""
+    time.sleep(CHECK_WORKER_SECONDS)
     return socket.gethostname(), [path for path in paths if not path.exists()]
 
 
@@ -340,7 +345,11 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         workers = max(1, sum(client.nthreads().values()))
         executor = client.get_executor(pure=False)
         client.run(use_one_thread)
-        yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
+        try:
+            yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
+        finally:
+            # Results that nobody awaits any more are logged as lost, with pages of tracebacks.
+            logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
 
 
 @contextmanager

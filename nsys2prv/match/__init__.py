@@ -373,8 +373,21 @@ def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[B
 
 def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
     """Return the rows of all blocks, one after another, with low <= ordinal < high."""
-    rows = join_pieces([block.read_rows(*span) for block in blocks])
+    pieces = blocks if span else _join_adjacent(blocks)
+    rows = join_pieces([block.read_rows(*span) for block in pieces])
     return pl.DataFrame(rows, blocks[0].columns, orient="row")
+
+
+def _join_adjacent(blocks: Sequence[Block]) -> list[Block]:
+    """Return the blocks, with those joined that follow one another in a file, to be read at once."""
+    joined = [blocks[0]]
+    for block in blocks[1:]:
+        last = joined[-1]
+        if block.path == last.path and block.first == last.first + last.rows:
+            joined[-1] = replace(last, rows=last.rows + block.rows)
+        else:
+            joined.append(block)
+    return joined
 
 
 def hash_rows(*columns: np.ndarray) -> np.ndarray:

@@ -126,7 +126,7 @@ def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLan
                 for index in factorize(owner[away])[0]:
                     rows = away[owner[away] == index]
                     moved[members[index][1]].append((position[rows], lanes[rows]))
-    changes = [change for result in results if (change := _move_rows(result, moved))]
+        changes = [change for result in results if (change := _move_rows(result, moved, reader))]
     if crowded and changes:
         changes[0].crowded = crowded
     return changes
@@ -230,7 +230,9 @@ def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndar
 
 
 def _move_rows(
-    result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
+    result: TaskResult,
+    moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]],
+    reader: SpillReader,
 ) -> _AddedLanes | None:
     """Move rows of a result to their lanes, with the lines that lead to them. Return None if the
     result has no such rows. moved: run -> (rows, lanes) in pieces.
@@ -243,7 +245,7 @@ def _move_rows(
     targets = []
     for run in own:
         rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
-        columns = read_run(run, "begin", "end", "row")
+        columns, _ = reader.read(run, names=("begin", "end", "row"))
         old = columns["row"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
         lane_objects = [

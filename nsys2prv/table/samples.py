@@ -203,21 +203,20 @@ def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
     fractions that became 0.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
-    for run in (run for result in results for run in result.runs if _has_fractions(run)):
-        for metric, column in _read_samples(run)[1].items():
-            if metric.precision == UNSCALED:
-                known = column[column != ABSENT].view(np.float64)
-                statistics[run.shape.name, metric.name].add(known)
-    scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
-    for result in results:
-        if any(map(_has_fractions, result.runs)):
-            path = folder / "fractions.bin"
-            with SpillWriter(path, result.report, result.task) as writer:
-                result.runs = [
-                    _scale_run(run, result, scales, writer, lost) if _has_fractions(run) else run
-                    for run in result.runs
-                ]
+    with SpillReader() as reader, SpillWriter(folder / "fractions.bin", 0, 0) as writer:
+        for run in (run for result in results for run in result.runs if _has_fractions(run)):
+            for metric, column in _read_samples(run, reader)[1].items():
+                if metric.precision == UNSCALED:
+                    known = column[column != ABSENT].view(np.float64)
+                    statistics[run.shape.name, metric.name].add(known)
+        scales = {key: of_name.choose_scale() for key, of_name in statistics.items()}
+        for result in results:
+            writer.report, writer.task = result.report, result.task
+            for place, run in enumerate(result.runs):
+                if _has_fractions(run):
+                    samples = _read_samples(run, reader)
+                    result.runs[place] = _scale_run(run, samples, result, scales, writer, lost)
     return [
         f"{name}: {count:,} small numbers are written as 0, because they are below 10^-{MOST_DECIMALS} or too small relative to others of this name"
         for name, count in sorted((+lost).items())
@@ -226,16 +225,17 @@ def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
 
 def _scale_run(
     run: Run,
+    samples: tuple[np.ndarray, dict[Metric, np.ndarray]],
     result: TaskResult,
     scales: dict[tuple[str, str], int],
     writer: SpillWriter,
     lost: Counter[str],
 ) -> Run:
-    """Return a run with its fractions as integers. scales: (layout, name) -> decimals. lost: counts
-    values that become 0, by name.
+    """Return a run with its fractions as integers. samples: its times and values. scales: (layout,
+    name) -> decimals. lost: counts values that become 0, by name.
     """
     name, scaled, repaired = run.shape.name, {}, Counter()
-    time, numbers = _read_samples(run)
+    time, numbers = samples
     for metric, column in numbers.items():
         if metric.precision != UNSCALED:
             scaled[metric] = column
@@ -258,10 +258,9 @@ def _has_fractions(run: Run) -> bool:
     return any(metric.precision == UNSCALED for metric in run.shape.metrics)
 
 
-def _read_samples(run: Run) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
+def _read_samples(run: Run, reader: SpillReader) -> tuple[np.ndarray, dict[Metric, np.ndarray]]:
     """Return times and metric -> values of samples, or ABSENT."""
-    with SpillReader() as reader:
-        columns = reader.read_local(run)
+    columns = reader.read_local(run)
     metrics = enumerate(run.shape.metrics)
     return columns["time"], {metric: columns[str(place)] for place, metric in metrics}
 
@@ -317,12 +316,20 @@ def clip_profiler_events(
     kinds = {
         layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
     }
-    for result in results:
-        if result.report in spans:
-            _clip_result(result, kinds, spans[result.report], folder)
+    with SpillReader() as reader, SpillWriter(folder / "within-span.bin", 0, 0) as writer:
+        for result in results:
+            if result.report in spans:
+                writer.report, writer.task = result.report, result.task
+                _clip_result(result, kinds, spans[result.report], reader, writer)
 
 
-def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path) -> None:
+def _clip_result(
+    result: TaskResult,
+    kinds: dict[str, EventKind],
+    span: Span,
+    reader: SpillReader,
+    writer: SpillWriter,
+) -> None:
     outside = {
         run
         for run in result.runs
@@ -333,23 +340,21 @@ def _clip_result(result: TaskResult, kinds: dict[str, EventKind], span: Span, fo
     if not outside:
         return
     runs: list[Run] = []
-    path = folder / "within-span.bin"
-    with SpillWriter(path, result.report, result.task) as writer, SpillReader() as reader:
-        for run in result.runs:
-            if run not in outside:
-                runs.append(run)
-                continue
-            kind = kinds[run.shape.name]
-            kept, changed = _clip_ranges(reader.read_local(run), span, kind.has_duration)
-            count = len(kept["begin"])
-            if count:
-                runs.append(writer.append_ranges(load_catalogue().layouts[run.shape.name], kept))
-            gone = run.rows - count
-            result.events[run.shape.name] -= gone
-            dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
-            reason = Reason.CUT_TO_PROGRAM if kind.has_duration else Reason.MOVED_TO_PROGRAM
-            repaired = Counter({reason: changed})
-            result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
+    for run in result.runs:
+        if run not in outside:
+            runs.append(run)
+            continue
+        kind = kinds[run.shape.name]
+        kept, changed = _clip_ranges(reader.read_local(run), span, kind.has_duration)
+        count = len(kept["begin"])
+        if count:
+            runs.append(writer.append_ranges(load_catalogue().layouts[run.shape.name], kept))
+        gone = run.rows - count
+        result.events[run.shape.name] -= gone
+        dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+        reason = Reason.CUT_TO_PROGRAM if kind.has_duration else Reason.MOVED_TO_PROGRAM
+        repaired = Counter({reason: changed})
+        result.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     result.runs = runs
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -132,6 +133,21 @@ def test_a_lock_or_its_age_tells_whether_a_folder_is_left(tmp_path: Path) -> Non
         os.utime(new, (0, 0))
         files.remove_leftovers(tmp_path)
         assert list_leftovers(tmp_path) == [held]
+
+
+def test_a_folder_of_another_machine_is_left_after_a_week(tmp_path: Path) -> None:
+    folder = tmp_path / ".nsys2prv-00000000-1.tmp"
+    (folder / "within").mkdir(parents=True)
+    (folder / "within" / "file").touch()
+    week = time.time() - files.ABANDONED_SECONDS
+    for path in (folder / "within", folder):
+        os.utime(path, (week - 9, week - 9))
+    files.remove_leftovers(tmp_path)
+    assert list_leftovers(tmp_path) == [folder]
+    os.utime(folder / "within" / "file", (week - 9, week - 9))
+    os.utime(folder / "within", (week - 9, week - 9))
+    files.remove_leftovers(tmp_path)
+    assert list_leftovers(tmp_path) == []
 
 
 def test_a_folder_is_never_left_while_it_is_made(
