@@ -72,6 +72,8 @@ PARTS: dict[str, str] = {part: said for part, (said, *_) in TEXTS["parts"].items
 WAITING = "synchronisation"
 #: Time that belongs to CUDA calls of other threads.
 BESIDE = "beside"
+#: Parts of time that calls of a part may be in, if there are others.
+INSIDE = {"cuda": ("cuda", BESIDE, "mpi"), "os": ("io", "os")}
 #: Columns of the times of a thread's activities that are summed.
 ROW_COLUMNS = ("at", "source", "name", "time", "begin", "longest")
 #: Recordable host data -> its layouts.
@@ -328,8 +330,9 @@ def list_activities(
             columns.append(sum_rows(piece) if len(kept) > INTERVAL_ROWS else piece)
 
     task = int(unit.task_of[thread])
+    there = {name for parts in found for name, time in parts if len(time)}
     for layout, part in CALLS.items():
-        if not unit.has(layout):
+        if not unit.has(layout) or there.isdisjoint(INSIDE.get(part, (part,))):
             continue
         calls = unit.select_events(layout, unit.list_rows(task))
         *called, of_thread = to_arrays(calls, *SIDES, NAMED_BY[layout], "thread")
@@ -341,9 +344,9 @@ def list_activities(
             is_io = np.isin(called[2], unit.options.io)
             counted = {"io": is_own & is_io, "os": is_own & ~is_io}
         for one, counts in counted.items():
-            in_times = [[time for name, time in parts if name == one] for parts in found]
-            if not any(in_times) or not counts.any():
+            if one not in there or not counts.any():
                 continue
+            in_times = [[time for name, time in parts if name == one] for parts in found]
             begin, until, name = called if counts.all() else (side[counts] for side in called)
             since = begin
             if one == BESIDE or (others and one == "nccl"):
@@ -351,7 +354,7 @@ def list_activities(
                 reached = np.maximum.accumulate(np.append(0, until))[:-1]
                 since = np.clip(reached, since, until)
             names = "cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout)
-            for at, within in enumerate(in_times):
+            for at, within in enumerate(filter(len, one) for one in in_times):
                 lasts = np.zeros(len(begin), np.int64)
                 for time in within:
                     lasts += time.within(since, until)

@@ -375,7 +375,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     def free_memory(self) -> None:
         """Free the data of what-ifs. The next one recomputes it."""
-        for name in ("_scratch", "_rows", "tables"):
+        for name in ("_scratch", "_rows", "tables", "before"):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
