@@ -443,9 +443,10 @@ class DeviceGroup:
         layouts = tuple(filter(self.has, layouts))
 
         def find() -> Spans:
-            events = (self.select_events(layout, threads) for layout in layouts)
             if only is None:
-                return unite(*map(self.merge_rows, events))
+                sides = (self.select_events(layout, threads, SIDES) for layout in layouts)
+                return unite(*map(self.merge_rows, sides))
+            events = (self.select_events(layout, threads) for layout in layouts)
             named = zip(events, (NAMED_BY[layout] for layout in layouts), strict=True)
             return unite(*(self.merge_rows(one, one[name], only) for one, name in named))
 
@@ -475,8 +476,12 @@ class DeviceGroup:
         fields += ["error"] * (layout == "cuda_api")
         return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
 
-    def select_events(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
-        """Return the events of a layout on these threads, sorted by start."""
+    def select_events(
+        self, layout: str, threads: Sequence[int], columns: Sequence[str] = ()
+    ) -> pl.DataFrame:
+        """Return the events of a layout on these threads, sorted by start. columns: some of them,
+        which need less memory.
+        """
         frame = self.read_named(layout)
         if not frame.height:
             return frame
@@ -492,7 +497,8 @@ class DeviceGroup:
             lambda: order_by_thread(thread, frame["begin"].to_numpy()).astype(np.uint32),
         )
         rows = [order[first[one] : last[one]] for one in wanted]
-        return frame[np.sort(np.concatenate([order[:0], *rows]))]
+        chosen = rows[0] if len(rows) == 1 else np.sort(np.concatenate([order[:0], *rows]))
+        return (frame.select(columns) if columns else frame)[chosen]
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
         """Return a value that is computed only once per key."""

@@ -233,7 +233,7 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
     def find() -> Spans:
         rows = unit.select_events("profiler_overhead", [thread])
         since, until, what = to_arrays(rows, *SIDES, "what")
-        begin, end = to_arrays(unit.select_events("cuda_api", [thread]), *SIDES)
+        begin, end = to_arrays(unit.select_events("cuda_api", [thread], SIDES), *SIDES)
         ends = np.append(end, np.iinfo(np.int64).max)[np.searchsorted(begin, since)]
         works = (until < ends) & ~np.isin(what, unit.options.no_profiler)
         return unit.covered & merge_spans(since[works], until[works])
