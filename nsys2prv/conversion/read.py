@@ -495,7 +495,11 @@ def _list_parts(
             continue
         names = tuple(kind.name for kind in group)
         # Kinds that have to read all of a table.
-        whole = [one for one in group if not one.separable and one.make_condition(info) != NEVER]
+        whole = [
+            one
+            for one in (group if chosen else ())
+            if not one.separable and one.make_condition(info) != NEVER
+        ]
         for table in group[0].tables:
             if table not in info.parts:
                 continue

@@ -144,7 +144,8 @@ def _read_pieces(
     for first, last in pairwise([-OPEN, *bounds, None]):
         pieces = []
         for index, (result, run) in enumerate(runs):
-            for start, stop in run.find_spans(run.find_blocks(first, last)):
+            spans = run.find_spans(run.find_blocks(first, last)) if bounds else [(0, run.rows)]
+            for start, stop in spans:
                 columns, _ = reader.read(run, [(start, stop)], ("begin", "end", "row"))
                 begin = columns["begin"]
                 low = int(begin.searchsorted(first))

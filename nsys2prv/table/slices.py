@@ -308,6 +308,39 @@ class RangeSlice(Slice):
         return self.find_begins("begin", "end")
 
 
+def join_columns(slices: Sequence[Slice]) -> dict[str, np.ndarray]:
+    """Return :meth:`Slice.make_columns` of slices of one shape, one after the other. Columns that only
+    some have are 0 in the others if they are CALLERS, like the ends if they are the order, and else ABSENT.
+    """
+    ids, shape = slices[0]._ids, slices[0].run.shape
+    lengths = [len(one) for one in slices]
+    tasks = np.repeat([one.run.task for one in slices], lengths)
+    columns = {}
+    for name in dict.fromkeys(name for one in slices for name in one._values):
+        if not columns:
+            columns[name] = np.concatenate([one.times for one in slices])
+            continue
+        if find_role(shape.stream, shape.name, name) == TIMES:
+            found = (one.column(name if name in one._values else "end") for one in slices)
+            columns[name] = np.concatenate(list(found))
+            continue
+        none = np.zeros(max(lengths), np.uint32)
+        pieces = [one._values.get(name, none[: len(one)]) for one in slices]
+        column = columns[name] = np.concatenate(pieces).astype(np.int64)
+        lookup = ids.find_table(shape, name)
+        if lookup is not None and (local := tasks >= 0).any():
+            places = (lookup.start[tasks] + column)[local]
+            column[local] = lookup.table.take(places, mode="clip")
+        lacking = [name not in one._values for one in slices]
+        if any(lacking):
+            column[np.repeat(lacking, lengths)] = 0 if name == CALLERS else ABSENT
+        if any(name in one._valid for one in slices):
+            every = np.ones(max(lengths), bool)
+            valid = [one._valid.get(name, every[: len(one)]) for one in slices]
+            column[~np.concatenate(valid)] = ABSENT
+    return columns
+
+
 class AlikeRanges(Struct, frozen=True):
     """Ranges of a slice that have the same written fields."""
 

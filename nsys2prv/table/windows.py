@@ -26,11 +26,11 @@ from nsys2prv._util.budget import (
     VALUES_PER_RECORD,
     WINDOW_RECORDS,
 )
-from nsys2prv._util.columns import ABSENT, OPEN
+from nsys2prv._util.columns import OPEN, take_rows
 from nsys2prv._util.files import Closable
 from nsys2prv._util.stored_columns import save_object
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import CALLERS, load_catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.table.runs import (
     COUNTER,
     LINE,
@@ -42,7 +42,14 @@ from nsys2prv.table.runs import (
     SpillReader,
     SpillWriter,
 )
-from nsys2prv.table.slices import GlobalIds, RangeSlice, Slice, load_global_ids, read_slice
+from nsys2prv.table.slices import (
+    GlobalIds,
+    RangeSlice,
+    Slice,
+    join_columns,
+    load_global_ids,
+    read_slice,
+)
 
 #: File with what the times and indices of runs that are joined mean.
 GLOBAL_IDS = "global_ids"
@@ -203,12 +210,7 @@ def _join_group(
     slices = [read_slice(run, global_ids, reader) for run in group]
     times = np.concatenate([one.times for one in slices])
     order = np.argsort(times, kind="stable")
-    pieces = [one.make_columns() for one in slices]
-    names = dict.fromkeys(name for piece in pieces for name in piece)
-    columns = {
-        name: np.concatenate([_find_column(name, piece) for piece in pieces])[order]
-        for name in names
-    }
+    columns = take_rows(join_columns(slices), order)
     if shape.stream != RANGE:
         return writer.append(shape, columns)
     origin = np.repeat(np.arange(len(slices)), [len(one) for one in slices])
@@ -216,12 +218,3 @@ def _join_group(
     if layout.is_state:
         closings = np.concatenate([one.find_closings() for one in slices], axis=1)
     return writer.append_ranges(layout, {**columns, "origin": origin[order]}, closings=closings)
-
-
-def _find_column(name: str, piece: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a column of a piece. If only other pieces have it, return a substitute."""
-    if name in piece:
-        return piece[name]
-    if name == "order":
-        return piece["end"]
-    return np.full(len(piece["begin"]), 0 if name == CALLERS else ABSENT)
