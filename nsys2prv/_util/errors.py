@@ -59,7 +59,8 @@ def name_damaged_file(path: Path | str) -> Iterator[None]:
 
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-#: Who presses Ctrl-C again so soon means the same; later, that tidying up takes too long (seconds).
+#: A second Ctrl-C within this time (seconds) means the same as the first; later, it means that
+#: cleanup takes too long.
 GRACE_SECONDS = 3.0
 #: After an exception that could not be raised, how soon another one is (seconds).
 AGAIN_SECONDS = 0.01
@@ -178,7 +179,7 @@ def _raise_unraisable_later(lost: UnraisableHookArgs) -> None:
 def _repeat_signal(number: int) -> None:
     while _lost:
         time.sleep(AGAIN_SECONDS)
-        # To the process: its main thread may be waiting.
+        # Send it to the process, because its main thread may be waiting.
         os.kill(os.getpid(), number)
 
 

@@ -139,7 +139,8 @@ def make_temporary_folder(parent: Path) -> Iterator[Path]:
     folder = parent / make_temporary_name()
     try:
         folder.mkdir(0o700)
-        # It gets its name when it is locked: another run takes a lock that nobody has for a dead one's.
+        # The file gets its name when it is locked. Another run would take an unlocked file for that
+        # of a dead run.
         with (folder / UNLOCKED).open("w") as lock:
             _try_lock(lock)
             (folder / UNLOCKED).rename(folder / LOCK)
@@ -209,7 +210,7 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
                 f"{path}: would overwrite {source}, which is an input; give another output"
             )
     for path in there.values():
-        # A table of a folder of tables, which is read as a whole.
+        # A table in a folder of tables, which is read as one export.
         if path.suffix in TABLE_ENDINGS and _identify_file(path.parent) in map(
             _identify_file, inputs
         ):
@@ -352,7 +353,7 @@ def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
     except OSError as error:
-        # numpy does not say why it cannot write all of an array.
+        # numpy does not report why it cannot write an array completely.
         reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
         place = str(path).partition(PREFIX)[0]
         raise Nsys2prvError(f"{place}: {reason}; give another folder with --tmp DIR") from error
@@ -372,7 +373,7 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
     named_folders = [
         folder for folder in folders if any(name.startswith(ours[folder]) for name in names)
     ]
-    # polars puts the system's number of an error into its text alone.
+    # polars puts the system's error number only into its text.
     named = re.search(r"\(os error (\d+)\)", str(error)) if error.errno is None else None
     if (int(named[1]) if named else error.errno) in FULL:
         full = named_folders[0] if named_folders else min(folders, key=_find_free_space)

@@ -229,7 +229,7 @@ class Pool(Struct):
             ) from error
 
     def _await_results(self, future: Future[Outcome]) -> Iterator[Any]:
-        # The library waits for the rest of a result whose worker was killed as it sent it.
+        # The library waits for the rest of a result if its worker was killed while sending it.
         while not wait([future], CHECK_SECONDS).done:
             if any(not process.is_alive() for process in _list_processes(self.executor)):
                 _kill_processes(self.executor)
@@ -267,14 +267,14 @@ def _make_process_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
     use_one_thread()
     try:
-        # Spawned: libraries that have threads, as polars does, may hang in a forked process.
+        # Spawn processes: libraries with threads, such as polars, may hang in a forked process.
         executor = ProcessPoolExecutor(jobs, get_context("spawn"), _prepare_worker)
     except (ImportError, OSError) as error:
         raise Nsys2prvError(
             f"worker processes cannot be started here ({error}); give --engine threads"
         ) from error
     collect_garbage_seldom()
-    # A process starts where none is idle.
+    # A process starts if none is idle.
     pool = Pool(executor, jobs, end=_kill_processes, guard=_delay_interruptions)
     with pool.ensure_end():
         yield pool
@@ -364,7 +364,7 @@ def _delay_interruptions() -> Iterator[None]:
             return
         from multiprocessing import resource_tracker
 
-        # Starting it would let interruptions through again.
+        # Starting it later would let interruptions through again.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

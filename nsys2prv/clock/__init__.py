@@ -21,7 +21,8 @@ from nsys2prv._util.files import load_shipped_file
 
 #: Median absolute deviation to standard deviation, of normal noise.
 TO_SIGMA = 1.4826
-#: Clocks drift by up to 50 ppm against each other, with a wide margin: steeper lines are no clocks.
+#: Clocks drift by up to 50 ppm against each other. This has a wide margin: steeper lines do not
+#: come from clocks.
 PLAUSIBLE_DRIFT = 5e-4
 #: Standard deviation of the drift of one clock against another before anything is observed:
 #: crystals are right to some tens of ppm.
@@ -81,8 +82,8 @@ class Noise(Struct, frozen=True):
     #: Ends of a sequence that scatter by more than this (standard deviation, by the median absolute
     #: deviation) do not belong together.
     misfit: float
-    #: Error that no number of observations removes: hardware and algorithms let some members always
-    #: end later.
+    #: Error that remains with any number of observations: hardware and algorithms may let some
+    #: members always end later.
     floor: float
 
     @property

@@ -45,7 +45,7 @@ from nsys2prv.clock.orders import (
     spread_regions,
 )
 
-#: How corrections were found, beside by ends alone.
+#: Methods that find corrections, in addition to ends alone.
 BOUNDS = "causality"
 ONE_WAY, CONFIRMED = "causality, one way", "UTC, confirmed"
 #: Violations by kernels of no more than this (and the slack of their noise) are noise, ns.
@@ -127,7 +127,7 @@ class _Road(Struct, frozen=True):
     centre: np.ndarray
     #: Number of precedences.
     observations: int
-    #: By how much more a line may err, as no clock keeps its rate for ever, ns.
+    #: Additional error of a line, because no clock keeps its rate forever (ns).
     bend: float
 
     def find_error(self, line: np.ndarray) -> tuple[float, float]:

@@ -36,8 +36,7 @@ class Selection(Struct, frozen=True):
 
     #: To translate.
     kinds: tuple[EventKind, ...]
-    #: The names that the user gave, of kinds or of groups of them, worth a warning where none is
-    #: found.
+    #: Names of kinds or groups that the user gave. If one finds nothing, there is a warning.
     asked: frozenset[str]
 
 

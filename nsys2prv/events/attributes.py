@@ -49,10 +49,10 @@ from nsys2prv.events.stacks import CHAIN, add_callers
 from nsys2prv.export.source import NULL, Columns, Part, Texts, gather_texts, mask_empty, zero_nulls
 from nsys2prv.export.sqlite import read_cursor
 
-#: Greatest number of a sample: no number may be taken for an open end.
+#: Largest number of a sample, so that no number is taken for an open end.
 GREATEST = OPEN - 1
-#: Metrics of one object, and devices and sources, in one read at most: a program may make up names.
-#: The most frequent are kept.
+#: Largest number of metrics per object, and of devices and sources, per read, because a program may
+#: make up names. The most frequent ones are kept.
 MOST_METRICS = MOST_SOURCES = 1024
 #: SQL queries of kinds that need their own, by their names in ``queries.yaml``.
 QUERIES: dict[str, str] = load_shipped_file(__package__, "queries.yaml")
@@ -305,7 +305,7 @@ def make_counters(
     if not is_sorted(time):
         order = np.argsort(time, kind="stable")
         time, value, column = time[order], value[order], column[order]
-    # Where few instants have all metrics a table of all would be mostly empty.
+    # If few times have all metrics, a single table would be mostly empty.
     is_small = np.count_nonzero(mask_changes(time)) * len(used) < METRIC_CELLS
     width = len(used) if is_small else METRICS_TOGETHER
     for first in range(0, len(used), width):

@@ -18,7 +18,7 @@ from nsys2prv.events.launches import Launches
 from nsys2prv.export.info import PROCESS_MASK, find_processes
 from nsys2prv.export.source import NULL, Columns
 
-#: Tables of the nodes that graphs were made of: the second is the first one's name of 2021.
+#: Tables of nodes from which graphs were made. The second is the name of the first in 2021.
 TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 COLUMNS = {
     "node": "graphNodeId",
@@ -103,7 +103,7 @@ def _place_nodes(nodes: pl.DataFrame, extraction: Extraction) -> pl.DataFrame:
         begins, ends = (_select_calls(extraction, pid, one) for one in (_BEGINS, _ENDS))
         if not len(ends):
             continue
-        # A profile may start within a capture.
+        # The capture by nsys may start within a graph capture.
         first = min(begins.begin[0], captured[rows].min()) if len(begins) else 0
         adds = _select_calls(extraction, pid, _ADDS, first, captured[rows].max())
         for thread, of_thread in group_rows(captor[rows]):

@@ -49,13 +49,14 @@ from nsys2prv.events.stacks import (
 from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL, Columns, Part, mask_empty, mask_usable
 
-#: Class of the rows that repeat a call, which has a row of its own, with its stack; reports have
-#: them where backtraces are collected.
+#: Class of rows that repeat a call. The call also has a row of its own, with its stack. Reports
+#: with backtraces contain such rows.
 BACKTRACE_CLASS = 67
-#: Columns of API calls, in the order of `Launches`; those that tell a call from others.
+#: Columns of API calls in the order of `Launches`, and the columns that distinguish calls.
 CALL_COLUMNS = ("correlationId", "start", "end", "globalTid", "nameId", "returnValue")
 CALL_KEY = ("correlationId", "globalTid")
-#: So many rows before and behind a part of a table are looked at for those that repeat its calls.
+#: Number of rows before and after a part of a table that are searched for rows that repeat its
+#: calls.
 NEAR_ROWS = 1000
 #: Calls that wait for the device.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
@@ -69,7 +70,7 @@ SYNCHRONIZATIONS |= dict.fromkeys(
     ("devicesynchronize", "ctxsynchronize", "threadsynchronize"),
     SYNCHRONIZATIONS["contextsynchronize"],
 )
-#: streamId and eventId where there is none.
+#: streamId and eventId if there is none.
 NO_ID = 0xFFFFFFFF
 #: Values of the catalogue's set held_by_host.
 HOST_LAUNCH, HOST_NODE = 1, 2
@@ -254,7 +255,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     for layout, name_set, is_own in kinds:
         if not is_own.any():
             continue
-        # The index of a name means nothing for the others.
+        # For other names, the index of the text means nothing.
         texts = {"text": names[is_own].tolist(), "short": shorts[is_own].tolist()}
         label = extraction.intern_names(name_set, np.cumsum(is_own) - 1, **texts)[codes]
         rows = Rows(layout, columns["start"], columns["end"], objects, {**fields, "kernel": label})

@@ -55,7 +55,7 @@ from nsys2prv.export.source import (
     zero_nulls,
 )
 
-#: Tables of GPU work, which is recorded as a whole.
+#: Tables of GPU work. This work is recorded completely.
 GPU_TABLES = frozenset(
     f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -68,7 +68,7 @@ class ThreadKey(NamedTuple):
 
     #: globalTid.
     tid: int
-    #: Above 0 for a further row of ranges that overlap others.
+    #: Above 0 for an additional row of ranges that overlap others.
     lane: int = 0
 
 
@@ -81,7 +81,7 @@ class StreamKey(NamedTuple):
     device: int
     #: Id of the stream.
     stream: int
-    #: Above 0 for a further row of work that overlaps other work of the stream.
+    #: Above 0 for an additional row of work that overlaps other work of the stream.
     lane: int = 0
 
 
@@ -90,11 +90,11 @@ class QueueKey(NamedTuple):
 
     #: globalPid.
     pid: int
-    #: What people call such work.
+    #: Name of such work for users.
     queue: str
     #: The GPU as the report numbers it, or ABSENT.
     gpu: int
-    #: Above 0 for a further row of work that overlaps other work.
+    #: Above 0 for an additional row of work that overlaps other work.
     lane: int = 0
 
 
@@ -103,8 +103,8 @@ class DeviceKey(NamedTuple):
 
     #: One of DEVICE_KINDS.
     kind: str
-    #: What people call it, which tells it from others of its kind on its machine; of a GPU "", or
-    #: the globalPid of the one process by whose CUDA ordinal alone it is known.
+    #: Name for users, which distinguishes it from others of its kind on its machine. For a GPU: "",
+    #: or the globalPid of the only process if only a CUDA ordinal identifies it.
     name: str = ""
     #: Number of the GPU in the report, that ordinal, or the number of the port.
     number: int = 0
@@ -115,10 +115,11 @@ class DeviceKey(NamedTuple):
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
-#: Columns that tell a stream.
+#: Columns that identify a stream.
 STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
-#: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
-#: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.add_fact`.
+#: Facts in columns with these prefixes contain local times, local objects, and local names of the
+#: set that follows the prefix. DOMAIN is the column of local domains. See
+#: :meth:`Extraction.add_fact`.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
@@ -181,19 +182,20 @@ class Numbering(dict):
 class ReadingSettings(Struct, frozen=True):
     """Settings for reading reports."""
 
-    #: True if the calls that lines begin at are in the trace.
+    #: True if the trace contains the calls at which lines start.
     lines: bool = True
-    #: True if NCCL calls are in the trace: then their kernels carry what the calls tell.
+    #: True if the trace contains NCCL calls. Their kernels then have the facts from the calls.
     nccl_calls: bool = True
     #: Kind -> ns; shorter ranges of it are dropped.
     min_durations: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.
     kernel_rules: tuple[ClassRule, ...] | None = None
-    #: Layout -> bits of the fields to store, kind of lines -> 0 for none; all of what is not here.
+    #: Layout -> bits of the fields to store; kind of lines -> 0 for none. Missing keys mean
+    #: everything.
     field_masks: Mapping[str, int] = field(default_factory=dict)
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
-    #: True if whole stacks are set aside, for analyses.
+    #: True if whole stacks are stored, for analyses.
     stacks: bool = False
     #: Rules of NVTX names; None for those that come with nsys2prv.
     nvtx_rules: tuple[NvtxRule, ...] | None = None
@@ -241,14 +243,15 @@ class Extraction:
         self.kind: EventKind | None = None
         #: Condition on the rows that the kind translates, in SQL.
         self.condition = ""
-        #: What was read for this kind and others at once, and the number of its condition there.
+        #: Columns that were read for this kind and others together, and the number of this kind's
+        #: condition.
         self.shared: tuple[Shared, int] | None = None
-        #: False where rows are read for the indexes alone.
+        #: False if rows are read only for the indexes.
         self.stores = True
-        #: Ranges shorter than this are not wanted, ns.
+        #: Ranges shorter than this (ns) are not wanted.
         self.min_duration = 0
         self._strings: dict[int, str] = {NULL: ""}
-        #: What stands for names that the report lacks.
+        #: Texts that replace names missing from the report.
         self.unnamed: set[str] = set()
         self._name_bytes = 0
 

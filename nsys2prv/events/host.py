@@ -53,13 +53,14 @@ from nsys2prv.export.recording import (
 )
 from nsys2prv.export.source import NULL, Columns, Part, decode_texts, zero_nulls
 
-#: Processes beside the profiled ones that are counted by name; a whole machine has hundreds.
+#: Number of processes other than the profiled ones that are counted by name; a whole machine has
+#: hundreds.
 MOST_NAMED = 8
 SCHED_TABLE = "SCHED_EVENTS"
 STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
 #: Values of the catalogue's set `thread_state`.
 OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
-#: Rows at the begin of a table that tell whether the system records reasons.
+#: Number of rows at the start of a table that show whether the system records reasons.
 LOOKED_AT = 100_000
 CHAINS = "SAMPLING_CALLCHAINS"
 SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
@@ -70,8 +71,8 @@ ACCESSED_FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
 OS_STACKS = "OSRT_CALLCHAINS"
-#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
-#: process began and ended.
+#: Rows of other classes (31, 32) are not calls: on thread 0, they mark where the tracing of a
+#: process started and ended.
 OS_CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN ({strings:pthread}), 0)"
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
@@ -82,10 +83,10 @@ SWITCHES = dict.fromkeys((*CONTEXT_KEY, "timestamp", "tag"), pl.Int64)
 TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"
 #: ompt_task_flag_t: bits for the type of a task, below those for how it runs.
 TASK_TYPE = 0x1F
-#: A range longer than this (ns) has no end on the report's clock, where the report does not say how
-#: long it lasts.
+#: Ranges longer than this (ns) have no end on the report's clock, if the report does not state
+#: their duration.
 LONGEST_RANGE = 1 << 53
-#: Parallel regions looked at together.
+#: Number of parallel regions that are processed together.
 MOST_REGIONS = 400_000
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
 NVIDIA_DEVICE = 4
@@ -109,8 +110,8 @@ def extract_os_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield OS runtime calls, or only pthread calls, depending on the kind's layout."""
     columns = extraction.read(part, extraction.kind.columns)
     if (np.diff(columns["start"]) <= 0).any():
-        # A call within a call may begin and end with it; the one stored later counts as the inner
-        # one.
+        # A call within another may start and end with it. The one that is stored later is then the
+        # inner one.
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = take_rows(columns.integers, order)
         columns = Columns(columns.rows, in_order, {})
@@ -154,7 +155,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
     fields = read_fields(extraction, WITH_REASON, columns)
     state, reason = fields["state"], fields.pop("reason")
-    # A thread off the CPU that is said to run was put off it, and waits for another turn.
+    # If a thread off the CPU is marked as running, it was preempted and waits for its next turn.
     cases = [runs, state == RUNNING, columns["threadState"] == NULL]
     state = np.select(cases, [RUNNING, READY, OFF], state)
     fields |= {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
@@ -236,8 +237,8 @@ def _name_functions(
 def _make_label(symbol: int, name: str, module: str) -> str:
     if symbol == NULL:
         return NO_CHAIN
-    # The column `unresolved` is no measure: it also marks functions that have names, and exports
-    # differ in it.
+    # The column `unresolved` cannot be used: it also marks functions that have names, and exports
+    # differ.
     return f"unresolved in {take_file_name(module)}" if name.startswith("0x") else name
 
 
@@ -451,7 +452,7 @@ def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
     taken = list(chain.from_iterable(layouts.values()))
     for layout, values in layouts.items():
         rows = make_rows(extraction, layout, columns)
-        # Where rows are read for their times alone, it does not matter which layout they are of.
+        # If rows are read only for their times, their layout does not matter.
         if extraction.stores:
             rows = rows.where(np.isin(rows.columns["event"], values or taken, invert=not values))
         yield rows

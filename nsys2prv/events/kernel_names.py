@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from nsys2prv._util.files import load_shipped_file
 
-# Deeper brackets are passed over, so that no name makes the tree too deep to walk.
+# Deeper brackets are skipped, so that no name makes the tree too deep.
 MAX_DEPTH = 64
 
 
@@ -224,8 +224,7 @@ _LABEL_LENGTH = 120
 _SUFFIX_LENGTH = 40
 #: Of labels that fit into a column of Paraver's, and of their begins.
 _SHORT_LENGTH, _HEAD = 42, 26
-# Facts that matter stand at the front; a longer name is not read further, so that its cost is
-# bounded.
+# Important facts are at the front. Longer names are not read further, which bounds the cost.
 _PARSED_LENGTH = 8192
 _STRUCTURE = re.compile(r"[<(\[{:]")
 
@@ -237,7 +236,7 @@ _WITHOUT_NUMBERS, _SHAPES, _LAUNCHERS, _GENERIC = (
 )
 _VALUES = {"true": "1", "false": "0", "void": ""}
 
-# ---- telling ------------------------------------------------------------------------------------
+# ---- formatting ---------------------------------------------------------------------------------
 
 
 def _format_argument(expr: Expr, depth: int) -> str:
@@ -347,8 +346,8 @@ def _format_lambda(function: list[NamePart], lambdas: list[NamePart], depth: int
         return _format_path(function, depth)
     types = ""
     if torch and len(ordinals) > 1:
-        # One lambda an operator, in it one a data type, in it the code. The argument types tell the
-        # second.
+        # A lambda contains an operator, this contains a data type, and this contains the code. The
+        # argument types identify the second.
         arguments = dict.fromkeys(
             text for arg in lambdas[-1].params or () if (text := _format_argument(arg, 1))
         )
@@ -427,8 +426,7 @@ def make_kernel_label(demangled: str, short: str) -> str:
         return _shorten(name, _LABEL_LENGTH)
     tree = parse_name(_normalize(name))
     label = deeper = ""
-    # CUTLASS tells tile, types and schedule first: there the beginning is worth more than an
-    # outline.
+    # CUTLASS states tile, types and schedule first. There, the start says more than an outline.
     for depth in (MAX_DEPTH,) if "cutlass::" in name else (MAX_DEPTH, 6, 5, 4, 3, 2, 1, 0):
         deeper, label = label, _clean(_format_argument(tree, depth))
         if len(label) <= _LABEL_LENGTH:
@@ -438,7 +436,7 @@ def make_kernel_label(demangled: str, short: str) -> str:
     return _shorten(label or _clean(short) or name, _LABEL_LENGTH)
 
 
-# ---- telling apart ------------------------------------------------------------------------------
+# ---- making labels distinct ---------------------------------------------------------------------
 
 
 def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:

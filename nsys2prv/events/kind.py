@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 #: Between a key and its detail.
 SEPARATOR = ": "
-#: Indexes that some kinds fill while they are read, and others look up: of launching calls
+#: Indexes that some kinds fill while they are read, and that others use: of launching calls
 #: (launches.py), and of NCCL calls.
 LAUNCHES, NCCL_CALLS = "launches", "nccl_calls"
-#: The condition in SQL that no row meets.
+#: An SQL condition that no row meets.
 NEVER = "0"
 #: The command-line name of all kinds.
 ALL = "all"
@@ -40,7 +40,7 @@ ALL = "all"
 class Derived(Struct, frozen=True, forbid_unknown_fields=True):
     """A kind with events that are computed from facts of several tables of a report."""
 
-    #: Facts that it sets aside while reading.
+    #: Facts that it stores while reading.
     collects: tuple[str, ...]
     #: `module.function` of this package, which translates the facts of one report into `Rows` or
     #: `Counters`.
@@ -87,10 +87,10 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     layouts: tuple[str, ...]
     #: `module.function` of this package, which translates a part of a table.
     read: str = "attributes.extract_declared"
-    #: What its rows are on: their "thread", the "main thread" of their process, the thread of their
-    #: "caller" (the call that launched them), or their "stream" or "gpu".
+    #: Object of its rows: their "thread", the "main thread" of their process, the thread of their
+    #: "caller" (the launching call), their "stream", or "gpu".
     place: str = "thread"
-    #: Kind of communication lines that lead to its rows from the calls that launched them, "" for none.
+    #: Kind of communication lines from the launching calls to its rows, "" for none.
     lines: str = ""
     #: Column of the sizes of these lines (bytes), "" for 0.
     line_sizes: str = ""
@@ -101,27 +101,26 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     #: In place of `where`: `module.function` that returns it for a report (`ReportInfo`).
     where_in_report: str = ""
 
-    #: Command-line names that include it, but do not mean it where something is left out or given a
-    #: least duration.
+    #: Command-line names that include it, but not for exclusions and minimum durations.
     implied_by: tuple[str, ...] = ()
-    #: Reports of nsys stats that hold its rows, where the nearest name of a kind would mislead.
+    #: Reports of nsys stats with its rows, if the most similar kind name would mislead.
     stats: tuple[str, ...] = ()
     #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
     opt_in: str = ""
 
-    #: Its rows have a duration. False for points in time and for events derived from other kinds,
-    #: which --min-duration ignores.
+    #: False for points in time, and for events derived from other kinds; --min-duration ignores
+    #: these.
     has_duration: bool = True
     #: A range without an end lasts to the end of the trace.
     open_ended: bool = False
-    #: If not empty, overlapping rows of one object, of all kinds of the same group, get rows of
-    #: their own: Paraver shows one value at a time.
+    #: If not empty, overlapping rows of one object, over all kinds of this group, get separate
+    #: rows, because Paraver shows one value at a time.
     overlap_group: str = ""
     #: Its rows may make the trace longer. False for rows about the profiler, see
     #: :mod:`nsys2prv.table.samples`.
     extends_trace: bool = True
-    #: On a device its rows describe the device, and are the same in all reports that have them, so
-    #: one report's are written. False: they describe the report's own processes.
+    #: True if its rows on a device describe the device and are the same in all reports, so that
+    #: only one report's rows are written. False if they describe the report's own processes.
     device_wide: bool = True
 
     #: Integer columns that it reads of its one table, if several kinds read it: one statement then
@@ -131,7 +130,7 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     texts: tuple[str, ...] = ()
     #: Further tables, in which references of its rows are looked up.
     lookup_tables: tuple[str, ...] = ()
-    #: Its rows are rows of other kinds too, with further information.
+    #: True if its rows are also rows of other kinds, with additional information.
     rereads_rows: bool = False
     #: Each of its rows is translated without the others, but for the call that launched it: of a part in time
     #: its own rows are read. By default if the kind has no `read`.
@@ -142,9 +141,9 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Indexes that it fills: LAUNCHES or NCCL_CALLS.
     provides: tuple[str, ...] = ()
-    #: Those that it looks up; kinds that fill them are read before it.
+    #: Indexes that it uses. Kinds that fill them are read before it.
     needs: tuple[str, ...] = ()
-    #: Its rows are work on a GPU: if all such are missing, or left out, the user is warned.
+    #: True if its rows are GPU work. If all such rows are missing or excluded, there is a warning.
     gpu_work: bool = False
     #: For reports that hold none of it: `module.function` that returns the kind of rows that a
     #: report (`Database`) has in its place, or "".
@@ -205,10 +204,10 @@ class Rows(Struct):
     end: np.ndarray
     #: Index into the extraction's objects.
     object: np.ndarray
-    #: Field -> int64: a number, a value of a value set, or an index into the extraction's names of
-    #: that set; CALLERS -> an index into its callers, 0 for none. ABSENT where a row lacks an optional field, or
-    #: where a number is not known; nothing refuses it in others, where it is taken for the first
-    #: name.
+    #: Field -> int64: a number, a value of a value set, or an index into the extraction's names;
+    #: CALLERS -> an index into its callers, 0 for none. ABSENT if a row lacks an optional field, or
+    #: if a number is unknown. In other fields, nothing refuses ABSENT, and it is taken for the
+    #: first name.
     columns: dict[str, np.ndarray]
     #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
     domain: np.ndarray | None = None
@@ -219,8 +218,8 @@ class Rows(Struct):
     nesting_owner: np.ndarray | None = None
     #: Key of each row's call stack in its report, 0 for none.
     stack: np.ndarray | None = None
-    #: Ascending indices of the rows to store, None for all; the arrays have all rows, so that the
-    #: selected ones are copied only once.
+    #: Sorted indices of the rows to store, None for all. The arrays contain all rows, so that
+    #: selected rows are copied only once.
     selection: np.ndarray | None = None
 
     def get_chosen(self, column: np.ndarray) -> np.ndarray:
@@ -254,8 +253,8 @@ class CommunicationLines(Struct):
     size: np.ndarray
     #: Tag of each line, for kinds without one in the catalogue.
     tag: np.ndarray | None = None
-    #: Of messages of MPI when the receive was posted, and when the call ended that completed the send,
-    #: local ns.
+    #: For MPI messages: when the receive was posted, and when the call ended that completed the
+    #: send (local ns).
     posted: np.ndarray | None = None
     released: np.ndarray | None = None
 
@@ -279,7 +278,7 @@ class Counters(Struct):
     values: np.ndarray
 
 
-#: Makes an empty Counter, without the usual look for what to count: accounts have many.
+#: Make an empty Counter without the usual processing of arguments, because accounts have many.
 make_counter = partial(Counter.__new__, Counter)
 
 
@@ -290,11 +289,11 @@ class Account(Struct):
     rows: int = 0
     #: Records made.
     records: int = 0
-    #: Rows lost, by reason.
+    #: Rows dropped, by reason.
     dropped: Counter[str] = field(default_factory=make_counter)
-    #: Rows that are no records by design, by reason.
+    #: Rows that intentionally make no record, by reason.
     skipped: Counter[str] = field(default_factory=make_counter)
-    #: Records that no row of their own stands for, by reason.
+    #: Records that do not come from a row, by reason.
     synthesized: Counter[str] = field(default_factory=make_counter)
     #: Rows that were changed, kept or not, by reason.
     repaired: Counter[str] = field(default_factory=make_counter)

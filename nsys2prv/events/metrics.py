@@ -44,7 +44,7 @@ SAMPLED = {
 }
 #: Units of numbers that may be any of 32 bits without sign; percentages never are.
 UNSIGNED_UNITS = frozenset({"Hz", "B/s", "Requests", "Cycles Active", "Workloads", "Commands"})
-#: A clock below this is in MHz: no GPU's is that slow in Hz, nor that fast in MHz.
+#: A lower clock rate is in MHz: no GPU is that slow in Hz, or that fast in MHz.
 LEAST_HZ = 100_000
 FLOAT_DECIMALS = 3
 #: ENUM_NSYS_GENERIC_EVENT_FIELD_TYPE.
@@ -53,7 +53,7 @@ NIC_METRICS, CONGESTION = "NET_NIC_METRIC", "NET_IB_SWITCH_CONGESTION_EVENT"
 NIC_LAYOUT = "network_metric"
 CPU_METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
 COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
-#: Component within component: more than any machine has, so that a circle in damaged tables ends.
+#: Nesting of components: more than any machine has, so that cycles in damaged tables end.
 DEEPEST = 8
 #: Generic events; the values of their fields; the names and types of these.
 EVENTS, EVENT_FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
@@ -340,7 +340,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         samples = {"time": own["time"].to_numpy(), "metric": codes, "value": value}
         known_of_gpus = sum(find_known_label(GPU_LAYOUT, name) is not None for name, _ in names)
         if part.table != EVENT_FIELDS and known_of_gpus * 2 > len(names):
-            # As exports before 2023 hold them: events of a type for each GPU.
+            # Exports before 2023 contain events of one type per GPU.
             sizes, unsigned = [(name, 0) for name, _ in names], frozenset({"Hz"})
             yield from make_gpu_counters(extraction, number, samples, sizes, unsigned)
             continue

@@ -50,7 +50,8 @@ _SUFFIX = re.compile(r"(_f08ts|_f08|_fts|_f|_c)+$")
 _ONE_SIDED = re.compile(
     r"MPI_(Win_|R?put$|R?get$|R?accumulate$|R?get_accumulate$|Fetch_and_op$|Compare_and_swap$)"
 )
-#: Table -> layout of calls whose names do not decide, and columns beside those of all tables.
+#: Table -> layout of calls whose names do not decide, and its columns in addition to those of all
+#: tables.
 TABLES = load_shipped_file("nsys2prv.events.catalogue", "mpi/tables.yaml")
 #: Rows around a part in which further rows of its calls are looked for.
 NEIGHBOURS = 4096
@@ -62,7 +63,7 @@ MESSAGES, REQUESTS, MEETINGS, PROCESSES = (
 #: Roles of messages in facts: the call that transfers it, the one that prepares a persistent request
 #: for it, or a call that either sends or receives it (its `source` is then the caller).
 SEND, RECEIVE, SEND_INIT, RECEIVE_INIT, EITHER = 1, 2, 3, 4, 5
-#: In place of a communicator: the call has none, as it receives a message found by MPI_Mprobe.
+#: Replaces a communicator if the call has none, because it receives a message found by MPI_Mprobe.
 ANYWHERE = -1
 #: Roles of requests in facts: another use of its handle, the start of a persistent one, a call that
 #: returns when it is complete, and one that may return earlier.
@@ -112,7 +113,7 @@ class Communicators:
         self._ranks = info.ranks
         #: For processes without a recorded rank, if there is only one.
         self._only_rank = ranks.pop() if len(ranks) == 1 and not info.ranks else UNKNOWN
-        #: Index of the world where only MPICH's handle for it says so.
+        #: Index of the world communicator if only MPICH's handle identifies it.
         self._mpich_world = len(rows)
         self.names = [*(row.name for row in rows), WORLD]
         #: Of each and of UNKNOWN a number that means it in all reports, and how many ranks it has.
@@ -274,7 +275,7 @@ def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[
     both, place, row_count, is_known = (
         column[own_rows] for column in (both, place, row_count, is_known)
     )
-    # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
+    # UNKNOWN if the call names no partner: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
     key = calls.communicators.keys[calls.communicator]
     no_handle = (calls.columns["commHandle"] == NULL) & (calls.columns["commUid"] == NULL)
@@ -491,7 +492,7 @@ def _make_rows(
     layouts = np.array(found, np.int64)
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
-    # Short calls are left out of the trace, not of the matching of messages.
+    # Short calls are excluded from the trace, but not from the matching of messages.
     own = np.flatnonzero(wanted)
     times = (calls.columns[name][own] for name in ("start", "end"))
     wanted = np.zeros(len(wanted), bool)

@@ -29,7 +29,8 @@ from nsys2prv.events.catalogue import load_catalogue, map_labels
 from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts, number_distinct
 
 T = TypeVar("T")
-#: Characters that are looked at, of a whole name and of the kernel's own, so that no name is slow.
+#: Number of characters that are searched: of a whole name, and of the kernel's own name, so that no
+#: name is slow.
 LONGEST_NAME, LONGEST_OWN_NAME = 2048, 512
 _CLASS_KEYS = ("class", "name", "full", "tensor_cores", "shape")
 #: YAML's booleans, as rules write them.
@@ -54,12 +55,12 @@ _BUILTIN = "builtin"
 #: A group in a replacement: $1, $name, ${name}; $$ is a dollar sign.
 _REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)")
 _WHOLE = re.compile(r"[0-9]+")
-#: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
-#: (a class of all that compiles ten times as slowly).
+#: Numbers in a template, as in native/texts.h: not after a letter, digit or character beyond ASCII.
+#: (A class of all these would compile ten times as slowly.)
 _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
 #: Stand-in for the first number of a template; as long as numbers may be.
 _FIRST = 10**17
-#: Instead of the place of a number: each text of the template has to be looked at.
+#: Replaces the place of a number: each text of the template must be examined.
 _EACH_APART = -2
 
 
@@ -184,8 +185,8 @@ def may_drop(rules: Sequence[NvtxRule]) -> bool:
     return any(rule.replace is None for rule in rules)
 
 
-#: What rules make of texts: `name`, "" where nothing is left; whether names stay (`wanted`); the number
-#: that is kept, ABSENT where there is none.
+#: Result of the rules for a text: `name` ("" if nothing remains); whether it is kept (`wanted`);
+#: the kept number, or ABSENT.
 RENAMED = {"name": pl.String, "wanted": pl.Boolean, "number": pl.Int64}
 
 

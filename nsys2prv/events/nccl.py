@@ -188,7 +188,7 @@ def _read_json(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray
     """
     texts, codes = nvtx.find_texts(extraction, columns, "jsonText", "jsonTextId", "")
     if not any(texts):
-        # As in most reports.
+        # This is so in most reports.
         return {}
     found = list(map(_find_fields, texts))
     numbers = {
@@ -204,7 +204,7 @@ def _find_fields(text: str) -> dict[str, str] | None:
     stripped = text.strip(" \t\r\n")
     if text and not (len(stripped) > 1 and stripped[0] + stripped[-1] == "{}"):
         return None
-    # Of fields that come twice the first counts.
+    # If a field occurs twice, the first value is used.
     found = reversed(_JSON_FIELD.findall(text))
     return {_SPELLED[name.lower()]: value.strip('"') for name, value in found}
 
@@ -440,7 +440,7 @@ def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
     before = np.zeros(len(step), np.int64)
     for own in _slice_threads(calls["thread"]):
         level = np.cumsum(step[own])
-        # A capture may begin inside a group: its end then counts for nothing.
+        # A capture may start inside a group. The end of that group is ignored.
         level -= np.minimum(np.minimum.accumulate(level), 0)
         before[own][1:] = level[:-1]
     calls["call_group"] = np.cumsum(outer & (before == 0)) - 1
@@ -463,7 +463,8 @@ def _list_operations(calls: Arrays) -> Arrays:
     # Ranks as stated by the calls that made communicators.
     is_making = _mask_making(operation) & (calls["communicator"] != 0) & (calls["ranks"] > 0)
     making = take_rows(calls, is_making)
-    # A thread that made its own rank has just that, whatever others of the process made.
+    # If a thread created its own rank, it has only this rank, whatever other threads of the process
+    # created.
     of_process, of_thread = (_find_made(making, moving, mask) for mask in (PROCESS_MASK, -1))
     made = {
         name: np.where(of_thread["shared"] > 0, own, of_process[name])

@@ -90,7 +90,7 @@ REPLAYS = "nvtx_on_gpu_replays"
 #: Columns of projected ranges.
 PROJECTED = dict.fromkeys(("range", "object", "begin", "end"), pl.Int64)
 PAYLOAD_LAYOUT = "nvtx_payload"
-#: Largest number of names kept of one read: a program may make up a name for every range.
+#: Largest number of names kept per read, because a program may make up a name for every range.
 MOST_NAMES = 256
 #: The type that nsys writes around a value.
 WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\Z")

@@ -52,8 +52,8 @@ STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_s
 STACKS, STACK_TEXTS = "stacks", "stack_texts"
 PROGRAM, DRIVER, SYSTEM = "the program", "the CUDA driver", "the system"
 LIBRARIES = ("a library", "MPI", "a CUDA library")
-#: Whose functions are callers where no function of the program is known, those that have names; else
-#: whose; at last libraries by their names alone.
+#: Owners whose functions are callers if no function of the program is known: first functions with
+#: names, then others, finally libraries by their names alone.
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
 #: So many stacks before and behind those of some rows are read too, for rows of other kinds.
 NEAR_STACKS = 64
@@ -67,7 +67,7 @@ _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
 _BRACKET_OR_BLANK = re.compile("[()<> ]")
 _UNNAMED_SPACE = "(anonymous namespace)::"
-#: A lambda is of the function that has it; the arguments of that.
+#: A lambda belongs to the function that contains it; arguments of that function.
 LAMBDA = "::{lambda"
 _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
@@ -197,7 +197,8 @@ class Stacks:
     """The stacks of a table, for one extraction."""
 
     def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
-        # The extraction holds these stacks: together they would hold what it has read for long.
+        # A weak reference, because the extraction owns these stacks; a cycle would keep its data in
+        # memory.
         self._extraction, self._table = proxy(extraction), table
         #: The export may have none.
         self._is_there = extraction.database.has(table, *FRAME_COLUMNS)

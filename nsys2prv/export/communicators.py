@@ -38,7 +38,7 @@ MPICH_WORLD = 0x44000000
 LONGEST_LIST, LONGEST_ORIGIN = 60, 100
 #: Communicators and jobs of more ranks are damaged rows.
 MOST_RANKS = 10_000_000
-#: In place of a rank: it is unknown; it belongs to a process without a report.
+#: Replace a rank: unknown; or it belongs to a process without a report.
 UNKNOWN, NOT_REPORTED = -1, -2
 
 Ranks = Sequence[int]

@@ -46,8 +46,8 @@ from nsys2prv.export.report_files import check_tables
 from nsys2prv.export.source import TIME_LIMIT, Part, zero_nulls
 from nsys2prv.export.sqlite import open_database
 
-#: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first:
-#: inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
+#: Variable with a rank -> variable with the number of ranks ("" if none), the most reliable first.
+#: Inside a batch step that starts mpirun, SLURM_PROCID is 0 for every rank.
 SIZE_VARIABLES = {
     "RANK": "WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
@@ -68,7 +68,7 @@ MACHINE = {
     "operating system": "OsDescription",
     "kernel": "SoftwareReleaseVersion",
 }
-#: A version: nothing else of a report's environment may get into an output.
+#: A version. Nothing else of a report's environment may get into an output.
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}", re.ASCII)
 PROCESS_MASK = ~0xFFFFFF
 NVTX_NAMES = f"{{eventType}} IN ({NVTX_CATEGORY}, {NVTX_DOMAIN_CREATE})"
@@ -495,7 +495,8 @@ def _read_nvtx_names(
     texts = database.read_strings(sorted({row[5] for row in rows if isinstance(row[5], int)}))
     domains, categories = {}, {}
     for kind, tid, domain, category, text, text_id in rows:
-        # Numbers alone: they go into conditions in SQL. 0 is the default domain, which has no name.
+        # Only numbers, because they are used in SQL conditions. 0 is the default domain, which has
+        # no name.
         domain = domain if isinstance(domain, int) else 0
         name = text if isinstance(text, str) and text else texts.get(text_id, "")
         name = name[:OBJECT_NAME]
@@ -617,7 +618,7 @@ def _find_visible(
     for table in CONTEXT_TABLES:
         for pid, device in database.read_small_table(table, "processId", "deviceId"):
             used[pid] |= {device} if isinstance(device, int) else set()
-    # Several processes that all use ordinal 0 alone: a launcher may have given each its own GPU.
+    # Several processes use only ordinal 0: a launcher may have given each its own GPU.
     apart = len(used) > 1 and max(map(max, filter(None, used.values())), default=0) == 0
     return () if apart and len(visible) > 1 else visible
 

@@ -34,8 +34,8 @@ from nsys2prv.export.roles import ProcessKey, choose_launcher_ranks
 from nsys2prv.export.source import NULL
 from nsys2prv.export.sqlite import open_database
 
-#: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
-#: were recorded one after the other.
+#: Reports of one job overlap in time, unless host clocks differ. Reports that are further apart
+#: (ns) were recorded one after another.
 GAP = 60 * 1_000_000_000
 
 #: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
@@ -78,7 +78,7 @@ def check_missing_ranks(
     infos: of all given ranks. ranks: of their processes, with None for unknown numbers (default:
     from the reports). communicates: True if communication between ranks was recorded.
     """
-    # A variable may count pods or nodes, of which each has several processes.
+    # A variable may count pods or nodes with several processes each.
     count = _count_processes(infos) if ranks is None else len(ranks)
     for name, size_name in SIZE_VARIABLES.items():
         told = [info for info in infos if size_name in info.launcher_sizes]

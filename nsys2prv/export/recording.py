@@ -51,10 +51,10 @@ _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
 _PATH = re.compile(
     r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
 )
-#: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
+#: Rows may be outside the recorded time by as much as its length, and at least by this (ns).
 MARGIN = 10 * 1_000_000_000
-#: Work on GPUs is recorded as a whole: it lies within the recorded time, but for the error of the
-#: GPU's clock, which is taken to be less than this (ns), or this part of the recorded time.
+#: GPU work is recorded completely, so it is within the recorded time, except for the error of the
+#: GPU's clock: less than this (ns), or this share of the recorded time.
 GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
 #: A longer duration of a capture (ns: 30 days) is damage too.
 LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000

@@ -264,7 +264,7 @@ def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        # A report that changed meanwhile explains any error.
+        # If a report changed meanwhile, this explains any error.
         _check_unchanged(before)
         raise
     _check_unchanged(before)
@@ -377,7 +377,7 @@ def _list_export_options(nsys: str) -> tuple[str, ...]:
 
 def _run_nsys(*command: str) -> tuple[int, str]:
     """Run a command of nsys; return its exit status and output."""
-    # Few commands export: the module is not loaded at every start.
+    # Few commands export, so this module is not loaded at every start.
     import subprocess
 
     run = subprocess.run(
@@ -432,7 +432,8 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     if is_export_folder(path):
         return path, path
     if has_journal(path):
-        # Not rolled back here: a journal can name other files, which SQLite then deletes.
+        # The journal is not rolled back here: it can name other files, which SQLite would then
+        # delete.
         raise Nsys2prvError(
             f"{path}: this file is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
         )

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from nsys2prv._util.text import format_count, list_some, make_natural_key
 from nsys2prv.export.info import RANK_VARIABLES, SIZE_VARIABLES, ReportInfo, pid_of
 
-#: What tells ranks, in the order of trust.
+#: Sources of ranks, the most reliable first.
 NCCL_RANKS, MPI_RANKS = "NCCL payloads", "MPI"
 LAUNCHER, FILE_NAMES = "the launcher's environment", "file names"
 #: A rank in the name of a report.

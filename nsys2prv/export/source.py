@@ -17,7 +17,7 @@ from nsys2prv._util.native import core
 
 #: Stands for NULL in columns of integers.
 NULL = np.iinfo(np.int64).min
-#: Times (ns) beyond it, in either direction, are damage, and would overflow sums of times.
+#: Times (ns) beyond this, in either direction, are damaged, and would overflow sums.
 TIME_LIMIT = 1 << 61
 #: So many texts are few.
 FEW_TEXTS = 1000
@@ -29,7 +29,7 @@ FEW_ROWS = 20
 
 def mask_usable(times: np.ndarray) -> np.ndarray:
     """Return a mask (bool) of the times that fit a trace: neither NULL nor beyond TIME_LIMIT."""
-    # Not by the absolute value, which overflows for NULL.
+    # Do not use the absolute value, which overflows for NULL.
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 

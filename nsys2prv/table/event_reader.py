@@ -34,15 +34,15 @@ from nsys2prv.table.slices import (
 )
 
 T = TypeVar("T")
-#: Kinds of rows: threads of processes that count, streams of GPUs, samples and queues, and threads of
-#: helpers, which are in no unit.
+#: Kinds of rows: threads of processes that count, GPU streams, samples and queues, and threads of
+#: helpers, which belong to no unit.
 HOST, STREAM, SAMPLED, HELPER = "host", "stream", "samples", "helper"
 #: The unit of rows that are in none.
 NO_UNIT = -1
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
 UNKNOWN = -1.0
-#: Small units are joined up to so many rows, of so many units: a query of a unit costs about as much as of
-#: 5,000 rows, and each of its threads asks all its rows.
+#: Small units are joined up to this many rows and units: a query for a unit costs about as much as
+#: 5,000 rows, and each thread queries all rows of its unit.
 JOINED_ROWS, JOINED_UNITS = 20_000, 64
 #: Units with more rows keep little in memory if they are the only one.
 LARGE_ROWS = 500_000
@@ -192,7 +192,7 @@ class EventReader(Struct, dict=True, weakref=True):
     stacks: tuple[StackFile, ...] = ()
     #: Of a part of a job; None of a whole one.
     edges: CutEdges | None = None
-    #: Work whose times are damaged, which is left out: `thread`, `begin`, `end` (ns).
+    #: Work with damaged times, which is excluded: `thread`, `begin`, `end` (ns).
     damaged: pl.DataFrame = NO_DAMAGE
     #: Where nodes of graphs were captured.
     captures: tuple[CaptureFile, ...] = ()
@@ -506,7 +506,7 @@ class EventReader(Struct, dict=True, weakref=True):
             numbers = pl.concat(frames, how="diagonal")
             numbers = numbers.sort("time", maintain_order=True)
             if not is_sorted(numbers["time"].to_numpy(), strictly=True):
-                # Of two numbers of one time the greater.
+                # Of two values with the same time, the larger is kept.
                 numbers = numbers.group_by("time", maintain_order=True).max()
             time = numbers.drop_in_place("time").to_numpy()
             names = tuple(metric.name for metric in metrics)

@@ -41,8 +41,8 @@ from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
 RANGE, LINE, COUNTER, STATE = "range", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]
-#: Stands for the report of runs that are in trace time, and for the task of runs whose indices
-#: are the trace's own numbers.
+#: Replace the report of runs that are in trace time, and the task of runs whose indices are numbers
+#: of the trace.
 TRACE, RESOLVED = -1, -1
 #: What a column may hold besides values of name sets: times (ns, OPEN for none), indices of
 #: objects and of domains, plain numbers. No name set is called so.
@@ -83,7 +83,7 @@ NEVER = int(np.iinfo(np.int64).min)
 NO_OBJECTS = np.array([-1])
 #: Events keep all fields.
 NO_MASKS: Mapping[str, int] = MappingProxyType({})
-#: Spill files open at a time: of those that the system allows (ulimit -n) at most half.
+#: Number of spill files open at a time: at most half of what the system allows (ulimit -n).
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
 #: Columns of runs of so many rows are read at once.

@@ -34,16 +34,16 @@ RESULT, NUMBERS = 1, 2
 CALLER, CALLER_LEVELS = 70_000_000, 3
 #: Column of the callers of rows: numbers of call stacks that have the same ones.
 CALLERS = "callers"
-#: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
-#: Nsight's display factor.
+#: Units of the exports' integers if the name states another unit: SQLite contains the numbers
+#: before Nsight's display factor.
 REAL_UNITS = {"mhz": "Hz", "ghz": "Hz", "gb/s": "B/s", "mb/s": "B/s"}
-#: Units that older sets leave out of the names.
+#: Units that older metric sets omit from names.
 IMPLIED_UNITS = frozenset({"throughput%", "hz", "requests"})
 _NAME = re.compile(r"(.*?)\s*\[([^\]]*)\]\s*", re.DOTALL)
-#: Precision of fractions until all of their name are known: the integers are the bits of floating
-#: point (64 bits, not negative).
+#: Precision of fractions until all values of a name are known: the integers are the bits of a
+#: 64-bit floating-point number (not negative).
 UNSCALED = -1
-#: Behind the names of fractions, so that a name is never both a fraction and a whole number.
+#: Suffix of the names of fractions, so that a name is never both a fraction and an integer.
 FRACTION = " (fraction)"
 
 
@@ -54,7 +54,7 @@ class DomainCode(Struct, frozen=True):
     base: int
     #: Domains that have a type of their own.
     named: tuple[tuple[str, int], ...] = ()
-    #: No other domains occur.
+    #: True if no other domains occur.
     only_named: bool = False
 
     def code_of(self, domain: str, number: int) -> int:
@@ -76,9 +76,9 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name in the catalogue.
     name: str
-    #: Values of name sets of one space do not overlap.
+    #: Name sets of one space have values that do not overlap.
     space: str
-    #: Value of the first name that has none of its own.
+    #: Value of the first name without a fixed value.
     first: int = 1
     #: File of the package with names whose values are fixed, None for none.
     known: str | None = None
@@ -101,33 +101,35 @@ class Field(Struct, frozen=True):
     code: int | DomainCode
     #: Label in the .pcf.
     label: str
-    #: What its values mean; None: they are plain numbers.
+    #: Meaning of its values; None for plain numbers.
     values: ValueSet | NameSet | None = None
-    #: Rows may lack it.
+    #: True if rows may lack it.
     optional: bool = False
     #: Unit of plain numbers, "" if none is given.
     unit: str = ""
-    #: What is added to plain numbers in a Paraver trace, where 0 ends an event.
+    #: Number that is added to plain numbers in a Paraver trace, where 0 ends an event.
     offset: int = 0
-    #: Column of the export that it is read from; "" where the kind finds it in another way.
+    #: Column of the export from which it is read; "" if the kind finds it in another way.
     column: str = ""
     #: Least valid number of the column; smaller ones count as NULL.
     least: int = 0
-    #: What is added to numbers of the column that have labels, which begin at 1.
+    #: Number that is added to numbers in the column that have labels, which begin at 1.
     plus: int = 0
     #: Value of numbers that have no label; None where rows lack the field then.
     unknown: int | None = None
-    #: Of names: how one is made of the number in the column, in place of the string with that id.
+    #: Of names: template that makes a name from the number in the column, instead of the string
+    #: with that id.
     text: str = ""
     #: Name of rows without one.
     unnamed: str = ""
-    #: Written only where it is asked for, by its name or with all others.
+    #: True if it is written only on request, by its name or with all others.
     detail: bool = False
-    #: The same of a call and of the work that it launched; written with the lines between the two.
+    #: True if a call and the work that it launched have the same value; written with the lines
+    #: between them.
     of_launch: bool = False
-    #: One value for all details; written where the details are not.
+    #: True if it summarizes all details; written if the details are not.
     sums_up: bool = False
-    #: It is the caller at this level of the row's call stack; 0: none. The levels that a stack has
+    #: Level of the caller in the row's call stack; 0 if it is not a caller. All levels of a stack
     #: are stored together, as its number (`CALLERS`).
     level: int = 0
 
@@ -135,7 +137,7 @@ class Field(Struct, frozen=True):
 class State(Struct, frozen=True, forbid_unknown_fields=True):
     """A value of state records."""
 
-    #: What declarations call it.
+    #: Name in declarations.
     name: str
     #: Value in the trace.
     value: int
@@ -148,15 +150,15 @@ class State(Struct, frozen=True, forbid_unknown_fields=True):
 class StateRule(Struct, frozen=True):
     """Rule for the state of a row during an event: by name, then by value, then `otherwise`."""
 
-    #: State where neither `names` nor `values` decide, None for none.
+    #: State if neither `names` nor `values` decide; None for no state.
     otherwise: int | None = None
-    #: Field of the record that decides; "" for the one that names the event.
+    #: Field of the record that decides; "" for the field that names the event.
     field: str = ""
     #: For fields with names: states (None for none) and regular expressions; the first that matches decides.
     names: tuple[tuple[int | None, str], ...] = ()
     #: For other fields: values and states.
     values: tuple[tuple[int, int], ...] = ()
-    #: The state counts only where no other event is in one.
+    #: True if the state counts only while no other event has a state.
     yields: bool = False
 
     def find_state(self, name: str) -> int | None:
@@ -174,10 +176,10 @@ class Layout(Struct, frozen=True, dict=True):
     title: str
     #: Its event types; the first names the event.
     fields: tuple[Field, ...]
-    #: Ranges of it lie within each other on one object.
+    #: True if its ranges nest on one object.
     nests: bool = False
-    #: Its rows have no ends: each lasts until the next one of its object, the last one to the end
-    #: of the trace.
+    #: True if its rows have no ends: each lasts until the next one of its object, and the last one
+    #: until the end of the trace.
     is_state: bool = False
     #: Of counters: first and last event type of names that `counters.yaml` does not list.
     hashed: tuple[int, int] | None = None
@@ -233,7 +235,7 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
     label: str
     #: Tag of its lines; None: each of them has its own.
     tag: int | None = None
-    #: Its lines lead from calls to the work that they launched; written only where they are asked for.
+    #: True if its lines lead from calls to the work that they launched; written only on request.
     of_launch: bool = False
     #: Layout of the ranges at whose begin its lines leave and at whose end they arrive, "" for none.
     joins: str = ""
@@ -256,8 +258,8 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[str, ...] = ()
     #: Columns with ids of StringIds; the first one with a text names the event.
     names: tuple[str, ...] = ("nameId",)
-    #: ENUM_ table, whose label for the number in the one column of `names` names the event. "" for
-    #: none: where no column of `names` has a text either, the label does.
+    #: ENUM_ table with the label for the number in the single column of `names`. "" if there is
+    #: none: if no column of `names` has a text, the label of the table is the name.
     enum: str = ""
     #: Columns of begin and end (ns), or of a point in time alone.
     time: tuple[str, ...] = ("start", "end")
@@ -331,7 +333,7 @@ class Catalogue(Struct, frozen=True):
     layouts: dict[str, Layout]
     #: Kinds of communication records.
     lines: dict[str, LineKind]
-    #: Names that reports hold.
+    #: Names found in reports.
     name_sets: dict[str, NameSet]
     #: Closed sets of values, the same in every trace.
     value_sets: dict[str, ValueSet]
@@ -396,7 +398,7 @@ def load_catalogue() -> Catalogue:
         specs = data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
         specs = specs | (spec.get("fields") or {})
         fields = [make_field(*one) for item in specs.items() for one in _list_fields(*item)]
-        # The field that names the event comes first, in spite of YAML's merge key.
+        # The field that names the event must be first, in spite of YAML's merge key.
         fields.sort(key=lambda field: field.values is None or field.optional)
         rest = {key: value for key, value in spec.items() if key != "fields_of"}
         rest["state"] = _make_state_rule(spec.get("state"), data["state_rules"], state_values)
@@ -454,7 +456,7 @@ def _make_state_rule(
     if isinstance(spec, str):
         return StateRule(values[spec])
     rule = rules[spec["rule"]]
-    # Blanks are for the eye.
+    # Blanks are only for readability.
     names = {state: pattern.replace(" ", "") for state, pattern in rule.get("names", {}).items()}
     of_states = rule.get("values", {}).items()
     return StateRule(
@@ -502,7 +504,8 @@ def hash_to_numbers(
     """
     slots = last - first + 1
     taken = set(forbidden)
-    # A taken number -> one behind it, before which none is free; so that no run of them is walked twice.
+    # Taken number -> a later one, before which none is free, so that no run of taken numbers is
+    # searched twice.
     behind: dict[int, int] = {}
     numbers = {}
     for name in sorted(set(names)):
