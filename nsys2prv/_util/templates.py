@@ -1,5 +1,6 @@
-"""Compile the templates of the package once, as modules are: what jinja2 makes of them lies in Python's cache
-beside this module, where that can be written. `load_templates` of :mod:`files` imports this when needed.
+"""Compile the package's jinja2 templates only once: compiled templates are stored in Python's cache
+folder beside this module, if it is writable. `load_templates` of :mod:`files` imports this module
+when needed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class _CompiledTemplates(BytecodeCache):
         return Path(f"{self._start}{bucket.key}.{sys.implementation.cache_tag}")
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Load a compiled template, if there is one of this text."""
+        """Load the compiled template of this text, if there is one."""
         with suppress(OSError), self._find(bucket).open("rb") as file:
             bucket.load_bytecode(file)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a compiled template."""
+        """Store a compiled template."""
         if sys.dont_write_bytecode:
             return
         path = self._find(bucket)
@@ -47,7 +48,9 @@ class _CompiledTemplates(BytecodeCache):
 def make_environment(
     package: str, load_text: Callable[[str], str], **settings: Any
 ) -> jinja2.Environment:
-    """Return the templates in a package's folder. load_text: returns their text by name; settings: of jinja2."""
+    """Return the templates in a package's folder. load_text: function that returns the text of a
+    template by its name. settings: of jinja2.
+    """
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(load_text),
         undefined=jinja2.StrictUndefined,

@@ -180,8 +180,8 @@ def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, IdTable]:
 def _keep_named(
     keys: Sequence[tuple[int, ObjectKey]], model: ObjectModel, patterns: Sequence[str]
 ) -> list[tuple[int, ObjectKey]]:
-    """Return the objects whose rows are named by any of the patterns. Raise Nsys2prvError for a pattern that names
-    none.
+    """Return the objects with rows that any pattern matches. Raise Nsys2prvError for a pattern that
+    matches no row.
     """
     words = model.list_row_words()
     known = {word: None for of_row in words for word in of_row}

@@ -133,8 +133,8 @@ def _find_span_by_maps(
 
 
 def list_members(info: ReportInfo) -> set[tuple[Path, int, int]]:
-    """Return the processes and GPUs of a report that may take part in NCCL collectives, from the
-    kernel rows that are examined. This depends only on files.
+    """Return the processes and GPUs of a report that may take part in NCCL collectives, from a
+    sample of kernel rows. This depends only on files.
     """
     part = info.parts.get(KERNEL_TABLE)
     if part is None or "StringIds" not in info.parts:

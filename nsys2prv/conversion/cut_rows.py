@@ -1,8 +1,8 @@
-"""Choose the rows of a report that have to be read for a part in time: those that lie in it, the calls that launched
-work in it and the work that its calls launch, the last samples before it, and the ranges by which it is known on which
-further row of its stream or thread an overlapping range is.
+"""Choose the rows of a report that must be read for a time range: the rows in the range, the calls
+that launched its GPU work, the work that its calls launch, and the last samples before it. Rows of
+overlapping ranges also need the earlier ranges that decide on which additional row they are.
 
-In: maps of the tables. Out: rows of each table.
+Input: maps of the tables. Output: rows of each table.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def list_tables(meets: Callable[[EventKind], bool]) -> set[str]:
 
 
 class _Runs(Struct, frozen=True):
-    """Numbers as runs of close ones: the first and last number of each run, sorted."""
+    """Sets of numbers, stored as runs of close numbers: the first and last number of each run,
+    sorted.
+    """
 
     first: np.ndarray
     last: np.ndarray
@@ -122,8 +124,8 @@ class _Runs(Struct, frozen=True):
 
 
 def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
-    """Return numbers as runs of close ones. Neighbors in the given order are merged first, because
-    most numbers ascend.
+    """Return numbers as runs of close numbers. Neighbors in the given order are merged first,
+    because most numbers ascend.
     """
     if not len(numbers):
         return _Runs(numbers, numbers)
@@ -155,8 +157,9 @@ def _list_work(
     span: Span,
     begins: np.ndarray,
 ) -> tuple[Part, ...]:
-    """Return the rows of a table of work that lie in a span, those of calls, those with some begins, and the one that
-    ends last. blocks: those with rows in the span, with these begins, and with the last row.
+    """Return the rows of a table of GPU work that are needed: rows in the span, rows launched by
+    the calls in `called`, rows that start at one of `begins`, and the row that ends last. blocks:
+    mask of the blocks that contain such rows, except for the calls.
     """
     last = one.bounds[1].max()
 
@@ -198,7 +201,9 @@ def _select_rows(
 def _read_ranges(
     database: Database, one: TableMap, blocks: np.ndarray, further: tuple[str, ...]
 ) -> Iterator[tuple[Part, Columns, np.ndarray, np.ndarray]]:
-    """Yield the rows of blocks of a table, piece by piece: where they are, columns, begins, and ends, OPEN for none."""
+    """Yield the ranges in blocks of a table, piece by piece: part, columns, starts, and ends (OPEN
+    for no end).
+    """
     columns = database.tables[one.part.table].columns
     times = [name for name in TIMES if name in columns][:1]
     times += [name for name in ENDS if name in columns]
@@ -214,7 +219,7 @@ def _read_ranges(
 
 
 def _group_overlapping(maps: Mapping[str, TableMap]) -> Iterator[dict[str, TableMap]]:
-    """Yield the tables of each group of kinds of which overlapping ranges are on further rows."""
+    """Yield the tables of each group of kinds that put overlapping ranges on additional rows."""
     groups = {kind.overlap_group for kind in all_kinds()} - {""}
     for group in sorted(groups):
         tables = maps.keys() & list_tables(lambda kind, group=group: kind.overlap_group == group)
@@ -225,8 +230,11 @@ def _group_overlapping(maps: Mapping[str, TableMap]) -> Iterator[dict[str, Table
 def _find_begins_beneath(
     database: Database, maps: Mapping[str, TableMap], moment: int
 ) -> np.ndarray:
-    """Return when the ranges begin that are open at a moment (local ns), those that are open at these begins on the same
-    stream or thread, and so on: they tell on which further row of that each is.
+    """Return the starts of ranges that decide on which additional row each open range is (local
+    ns).
+
+    These are the ranges that are open at `moment`, the ranges that are open at their starts on the
+    same stream or thread, and so on.
     """
     known: dict[tuple[int, ...], set[int]] = {}
     asked: dict[tuple[int, ...] | None, set[int]] = {None: {moment}}
@@ -249,7 +257,9 @@ def _find_begins_beneath(
 def _list_open_ranges(
     database: Database, one: TableMap, times: np.ndarray
 ) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield stream or thread, begin and end of the ranges of a table that are open at any of some times, ascending."""
+    """Yield stream or thread, start and end of the ranges in a table that are open at any of these
+    times. times: sorted.
+    """
     columns = database.tables[one.part.table].columns
     names = tuple(name for name in OBJECT_COLUMNS if name in columns)
     typed = (EVENT_TYPE,) if one.part.table == NVTX_TABLE else ()

@@ -487,8 +487,9 @@ def _list_parts(
     chosen: Mapping[str, Sequence[Part]],
     noted: Mapping[str, Sequence[Part]],
 ) -> Iterator[TablePart]:
-    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; all of the others. noted:
-    table that is read in part -> rows with all noted ones.
+    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; other
+    tables are read completely. noted: table -> rows that include all rows noted in its outline, for
+    tables that are not read completely.
     """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):

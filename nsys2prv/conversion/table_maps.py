@@ -93,7 +93,9 @@ class TableMap(Struct, frozen=True):
         return found
 
     def find_times(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of the blocks whose rows may be open at any of some times, ascending."""
+        """Return a mask of the blocks with rows that may be open at any of these times. times:
+        sorted.
+        """
         begins, ends, *_ = self.bounds
         return times.searchsorted(begins) < times.searchsorted(ends, "right")
 
@@ -159,7 +161,7 @@ def _map_table(
 
 
 def _list_noted(part: Part, outline: Outline) -> Iterator[Part]:
-    """Yield rows of a table with all noted ones."""
+    """Yield rows that include all rows noted in the outline."""
     if outline.noted is None:
         is_noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
         yield from list_blocks(part, is_noted, outline.block_rows)

@@ -189,8 +189,8 @@ class Database(Closable):
     def _read_rows(
         self, table: str, columns: Sequence[str], where: str, parts: Sequence[Part] = ()
     ) -> list[tuple]:
-        """Return columns of the rows of a small table that meet a condition. parts: those with all such rows, if
-        the table is large.
+        """Return columns of the rows of a small table that meet a condition. parts: if the table is
+        large, parts that contain all such rows.
         """
         raise NotImplementedError
 

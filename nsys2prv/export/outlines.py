@@ -1,5 +1,5 @@
-"""Outline a table while it is checked: the bounds of times and ids in each block of its rows, by which those
-with rows of a span are found, or with an id, and the events of some types.
+"""Make the outline of a table while it is checked: bounds of times and ids in each block of its
+rows, with which the rows of a time range or an id are found, and the events of some types.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Outline(Struct, frozen=True):
 
 
 def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] | None:
-    """Return the columns to outline of a table, "" for a missing one: begin, end, id and type. Return None for a
-    table without times, or with several ends.
+    """Return the columns of a table that its outline needs, "" for a missing one: start, end, id
+    and type. Return None for a table without times, or with several ends.
     """
     begin = next((name for name in TIMES if name in columns), None)
     ends = [name for name in ENDS if name in columns]
@@ -87,14 +87,14 @@ def has_series(columns: Mapping[str, object]) -> bool:
 
 
 def list_traits(table: str) -> bytes:
-    """Return the traits of each type of rows; none for a table in which all rows are ranges."""
+    """Return the traits of each type of rows; nothing for a table with ranges only."""
     if table != NVTX_TABLE:
         return b""
     return bytes(_NVTX_TRAITS.get(number, 0) for number in range(1 + max(_NVTX_TRAITS)))
 
 
 def list_blocks(whole: Part, blocks: np.ndarray, block_rows: int) -> Iterator[Part]:
-    """Yield the rows of these blocks of a table (a mask), consecutive ones together."""
+    """Yield the rows of the blocks in a mask; consecutive blocks together."""
     edges = find_edges(blocks)
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if blocks[first]:

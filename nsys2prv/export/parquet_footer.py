@@ -1,5 +1,5 @@
-"""Measure Parquet files without unpacking them (:func:`measure_table`): a page is unpacked as a whole, and a few
-KB may unpack to any amount. Page headers contain the unpacked sizes.
+"""Measure Parquet files without decompressing them (:func:`measure_table`). A page can only be
+decompressed completely, and a few KB may become any amount. Page headers contain the real sizes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _measure(data: mmap.mmap, with_pages: bool) -> TableSize:
 
 
 def _list_names(schema: Sequence[dict[int, Any]]) -> Iterator[str]:
-    """Yield the names of the columns from the flat list of the table and of what is in each column."""
+    """Yield the names of the columns from the flat list of schema elements."""
     inside = 0
     for element in schema[1:]:
         if not inside:
@@ -77,7 +77,7 @@ def _list_names(schema: Sequence[dict[int, Any]]) -> Iterator[str]:
 
 
 def _measure_pages(data: mmap.mmap, column: dict[int, Any]) -> int:
-    """Return the bytes of all pages of a column of a group of rows when unpacked."""
+    """Return the decompressed size of all pages of a column in a row group (bytes)."""
     place = min(column[DATA], column.get(DICTIONARY) or column[DATA])
     end = place + column[PACKED_BYTES]
     unpacked = 0
@@ -99,7 +99,7 @@ Buffer = mmap.mmap | bytes
 
 
 def _read_number(data: Buffer, place: int) -> tuple[int, int]:
-    """Return a number without a sign."""
+    """Return an unsigned number, and the position after it."""
     byte = data[place]
     place += 1
     number, shift = byte & 0x7F, 7
@@ -112,7 +112,7 @@ def _read_number(data: Buffer, place: int) -> tuple[int, int]:
 
 
 def _read_struct(data: Buffer, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Return the fields of a structure by their numbers."""
+    """Return the fields of a structure by their numbers, and the position after it."""
     fields: dict[int, Any] = {}
     number = 0
     while head := data[place]:

@@ -591,7 +591,9 @@ class Replay(Struct, frozen=True, dict=True):
         return np.concatenate([last, work, first])
 
     def _count_work(self, edges: np.ndarray, name: str) -> pl.DataFrame:
-        """Return how many of some edges are of each work of a process, in a column of this name."""
+        """Return the number of these edges for each work of a process (columns `_OF_WORK`), in a
+        column `name`.
+        """
         parts = [
             pl.DataFrame({one: getattr(self.edges, one)[edges[part]] for one in _OF_WORK})
             .group_by(_OF_WORK)

@@ -207,8 +207,8 @@ class EventReader(Struct, dict=True, weakref=True):
         return remembered[key]
 
     def join_small_units(self) -> EventReader:
-        """Return a reader of the same events that has several small units as one, or this one without any:
-        what is asked of each unit is asked less often.
+        """Return a reader of the same events in which several small units are joined, so that fewer
+        queries are needed; this reader if there are none.
         """
         sizes = np.zeros(self.rows.units.max(initial=NO_UNIT) + 1, np.int64)
         for run in self.runs:
@@ -227,7 +227,9 @@ class EventReader(Struct, dict=True, weakref=True):
 
     @cached_property
     def has_one_large_unit(self) -> bool:
-        """Whether the job is one unit, whose columns may be most of the memory."""
+        """True if the job is one unit with so many events that its columns may use most of the
+        memory.
+        """
         return len(self.rows.unit_numbers) == 1 and self.records > LARGE_ROWS
 
     @cached_property
@@ -293,7 +295,7 @@ class EventReader(Struct, dict=True, weakref=True):
         return self.has_column(layout, CALLERS, unit)
 
     def has_column(self, layout: str, column: str, unit: int) -> bool:
-        """Return whether any event of a layout in a unit may have a stored column, such as that of a field."""
+        """Return True if events of a layout in a unit may have a stored column, such as a field."""
         runs = self._index.get((RANGE, layout, unit), ())
         return any(column in run.columns for run in runs)
 
@@ -646,8 +648,8 @@ _SHARED: WeakValueDictionary[Path, EventReader] = WeakValueDictionary()
 
 
 def save_event_reader(reader: EventReader, path: Path, shares_memory: bool) -> None:
-    """Make a reader available for :func:`load_event_reader`, as long as it exists: to workers that
-    share the memory of this process without a file.
+    """Make a reader available to :func:`load_event_reader` while it exists. Workers that share the
+    memory of this process need no file.
     """
     if shares_memory:
         _SHARED[path] = reader

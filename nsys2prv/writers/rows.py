@@ -226,8 +226,8 @@ class ObjectModel(Struct):
         ]
 
     def list_row_words(self) -> list[tuple[str, ...]]:
-        """Return for each row the words that choose it: MAIN_ROWS or GPU_ROWS where it is one of these, and its
-        name without its host, the number of a further row, and the thread ID.
+        """Return for each row the words that select it: MAIN_ROWS or GPU_ROWS if it is such a row,
+        and its name without the host, the number of an additional row, and the thread ID.
         """
         words: list[tuple[str, ...]] = []
         for process, task in zip(self.processes, self.tree.tasks, strict=True):
