@@ -18,9 +18,9 @@ const check = (what, found, expected) => {
 };
 
 // ---- numbers and names ------------------------------------------------------------------------
-check("times", [0, 999, 1000, 1_234_567, 59_000_000_000, -2_500].map(one => formatTime(one)), ["0 ns", "999 ns", "1.00 µs", "1.23 ms", "59.000 s", "-2.50 µs"]);
+check("times", [0, 999, 1000, 1_234_567, 59_000_000_000, -2_500].map(one => formatTime(one)), ["0 ns", "999 ns", "1.00 µs", "1.23 ms", "59.0 s", "-2.50 µs"]);
 check("spans have the digits that they need", [[0, 5], [1_094_980_000, 1_095_020_000], [10, 2_000_000]].map(span => formatSpan(...span)),
-  ["0 to 5 ns (5 ns)", "1.094980 to 1.095020 s (40.00 µs)", "0.000 to 2.000 ms (2.00 ms)"]);
+  ["0 to 5 ns (5 ns)", "1.094980 to 1.095020 s (40.0 µs)", "0.000 to 2.000 ms (2.00 ms)"]);
 check("ranges", listRanges([0, 1, 2, 5, 7, 8]), "0 to 2, 5, 7 to 8");
 check("bytes", [0, 999, 1000, 12_800_000, 4e12].map(formatBytes), ["0 B", "999 B", "1.00 kB", "12.80 MB", "4.00 TB"]);
 check("shares", [formatShare(.12345), formatShare(1, 0)], ["12.3%", "100%"]);

@@ -1,11 +1,13 @@
 // Numbers and names as people read them.
 
-export const formatTime = (ns, digits = 2) => {
+/** A duration with three significant digits, or with this many decimals. */
+export const formatTime = (ns, digits) => {
   const size = Math.abs(ns);
-  if (size < 1e3) return `${Math.round(ns)} ns`;
-  if (size < 1e6) return `${(ns / 1e3).toFixed(digits)} µs`;
-  if (size < 1e9) return `${(ns / 1e6).toFixed(digits)} ms`;
-  return `${(ns / 1e9).toFixed(Math.max(digits, 3))} s`;
+  if (size < 999.5) return `${Math.round(ns)} ns`;
+  const [unit, name] = [[1e3, "µs"], [1e6, "ms"], [1e9, "s"]].find(([one]) => size < 999.5 * one) ?? [1e9, "s"];
+  const whole = size / unit, usual = whole < 9.995 ? 2 : whole < 99.95 ? 1 : 0;
+  const decimals = digits === undefined ? usual : name === "s" ? Math.max(digits, 3) : digits;
+  return `${(ns / unit).toFixed(decimals)} ${name}`;
 };
 
 /** The unit in which a time is written: its size (ns) and name. */
