@@ -66,7 +66,13 @@ def run_quality(options: argparse.Namespace) -> Answer:
     if minor := [note for note in notes if is_minor(note)]:
         lines += ["", "No action needed", *(f"  {note.text}" for note in minor)]
     if wanted:
-        lines += ["", "To record all of this", f"  {command}"]
+        is_all = len(list_options(lacking)) == len(lacking)
+        title = (
+            "To record all of this"
+            if is_all
+            else "To record all of this, follow the advice above and use"
+        )
+        lines += ["", title, f"  {command}"]
     facts = {
         "lacking": [structs.asdict(note) for note in lacking],
         "possible": unrecorded,

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from tools.commands import run_command
+from tools.exports import make_export, make_os_call, make_strings
 from tools.folders import convert_export_folder
+
+from nsys2prv._util.files import load_shipped_file
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -46,6 +49,38 @@ def test_what_is_recorded_is_not_asked_for_again(tmp_path: Path) -> None:
     assert traced == "--trace=cuda,nvtx,osrt"
     assert "--trace=osrt identifies" in done.stdout
     assert "planted-secret" not in done.stdout
+
+
+def test_command_records_required_mpi(tmp_path: Path) -> None:
+    tables = {
+        "META_DATA_CAPTURE": [{"name": "MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "value": "true"}],
+        "OSRT_API": [make_os_call(0, 40_000_000, 1)],
+        "StringIds": make_strings("read"),
+    }
+    done = run_command("quality", "-q", str(make_export(tmp_path / "r.sqlite", tables)))
+    assert done.returncode == 6
+    title, command = done.stdout.splitlines()[-2:]
+    assert title == "To record all of this"
+    traced = next(word for word in command.split() if word.startswith("--trace="))
+    assert "mpi" in traced.removeprefix("--trace=").split(",")
+
+
+def test_command_does_not_promise_what_no_option_records() -> None:
+    """Nsight Systems lost events of this job; no option brings them back."""
+    done = run_command("quality", "-q", str(SAMPLES / "machine"))
+    assert done.returncode == 6
+    assert done.stdout.splitlines()[-2] == "To record all of this, follow the advice above and use"
+
+
+def test_advice_to_trace_is_in_the_command() -> None:
+    notes = load_shipped_file("nsys2prv.conversion", "quality.yaml")["notes"]
+    required = {name: note for name, note in notes.items() if not note.get("minor")}
+    advised = {
+        name
+        for name, note in required.items()
+        if "--trace=" in note["advice"] or name == "mpi_not_recorded"
+    }
+    assert advised <= {name for name, note in required.items() if "option" in note}
 
 
 @pytest.mark.parametrize("argument", ["missing.sqlite", "job.prv"])
