@@ -4,7 +4,7 @@ advice from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 import polars as pl
@@ -178,11 +178,11 @@ class HostUse(Struct, frozen=True):
         calls = self.list_calls(part)
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
-    def describe_most(self) -> str:
-        """Return a text with the dominant part of the hosts' time outside the profiler, and its
+    def describe_most(self, excluded: Collection[str] = ("profiler",)) -> str:
+        """Return a text with the dominant part of the hosts' time outside excluded parts, and its
         calls; "" without a dominant part.
         """
-        rest = {part: time for part, time in self.parts.items() if part != "profiler"}
+        rest = {part: time for part, time in self.parts.items() if part not in excluded}
         part = max(rest, key=lambda one: rest[one])
         is_most = rest[part] >= MOST * max(sum(rest.values()), 1)
         return f"{PARTS[part]}{self.name_most(part)}" if is_most else ""

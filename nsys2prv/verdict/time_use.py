@@ -59,28 +59,36 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
     use = None if facts.options.lossy_devices else facts.find_use(when)
     if use is None:
         return None
-    covered, profiler = max(facts.options.covered.length, 1), use.parts["profiler"]
+    covered = max(facts.options.covered.length, 1)
     copies = float(facts.devices[f"copies_{when}"].mean() or 0.0)
     own = use.length - sum(use.parts[part] for part in NO_CAUSE)
     share = (own + copies) / covered
     if share < LEAST_EDGE:
         return None
-    is_told, is_copied = profiler >= LEAST_PROFILER * covered, copies > own
-    most = "" if is_copied else use.describe_most()
+    is_copied = copies > own
+    most = "" if is_copied else use.describe_most(NO_CAUSE)
     advice = use.advice
     if is_copied:
         advice = ADVICE["edge_copies"]
         advice += f". {ADVICE['capture']}" if when == "before" else ""
+    steady, whole = facts.options.steady, 0
+    if steady:
+        ends = (0, steady.begin) if when == "before" else (steady.end, facts.context.duration)
+        whole = facts.options.covered.clip(*ends).length
+    # The share excludes these; the title says so if they matter.
+    uncounted = {part: use.parts[part] for part in NO_CAUSE}
+    told = {part: time for part, time in uncounted.items() if time >= LEAST_PROFILER * covered}
     title = say(
         when,
         length=use.length + copies,
+        whole=whole,
         copies=copies if copies >= LEAST_PROFILER * covered else None,
         steady=facts.is_steady,
+        copied=facts.is_steady and copies > 0,
         work=not facts.is_steady,
-        profiler=profiler if is_told and not most else None,
-        besides=profiler if is_told else None,
-        most="" if is_told else most,
-        other=most if is_told else "",
+        uncounted=say("not counted", **dict.fromkeys(NO_CAUSE) | told) if told else None,
+        most="" if told else most,
+        other=most if told else "",
     )
     return make_finding(
         "startup" if when == "before" else "shutdown",

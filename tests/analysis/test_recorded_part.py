@@ -31,6 +31,7 @@ from nsys2prv.figures.result import Finding
 from nsys2prv.show.page import make_job_page
 
 MS, US = 1_000_000, 1_000
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 LAUNCH, MALLOC, OVERHEAD, WRITE, WAIT, DRIVER, FLUSH = range(2, 9)
 STRINGS = make_strings(
     "kern",
@@ -62,7 +63,9 @@ def test_the_profilers_own_time_within_a_call_is_no_gain(tmp_path: Path) -> None
     kernel = make_kernel(99 * MS, 100 * MS, correlationId=2)
     (startup,) = find(tmp_path, {RUNTIME: calls, KERNEL: [kernel], "PROFILER_OVERHEAD": overhead})
     assert startup.share == pytest.approx(0.69)
-    assert "apart from the profiler (30.0 ms, not counted as savings), the host is" in startup.title
+    assert (
+        "(not counted as savings: 30.0 ms in the profiler); otherwise the host is" in startup.title
+    )
     assert "cudaMalloc 60.0 ms" in startup.title
 
 
@@ -372,3 +375,40 @@ def test_mpi_calls_that_end_before_those_of_others(
             "MPI calls are recorded only for rank 1 until 0.035 s; the trace ends at 0.101 s"
             in text
         ) == (not finalizes)
+
+
+def read_times(text: str) -> list[float]:
+    """Return the durations in a text (ms)."""
+    units = {"s": 1000.0, "ms": 1.0, "us": 0.001, "ns": 1e-6}
+    return [
+        float(value) * units[unit] for value, unit in re.findall(r"([\d.]+) (s|ms|us|ns)\b", text)
+    ]
+
+
+@pytest.mark.parametrize("sample", ["machine", "cluster", "graphs"])
+def test_titles_of_edges_state_what_their_share_excludes(sample: str) -> None:
+    """The share is that of the stated time, less all times that the title says are not counted."""
+    with nsys2prv.open(SAMPLES / sample, quiet=True) as job:
+        edges = [one for one in job.findings() if one.happens_once]
+        length = job.duration / MS
+    assert edges
+    for one in edges:
+        counted, _, rest = one.title.partition(" (not counted as savings: ")
+        uncounted = rest.partition(")")[0] if rest else ""
+        own = read_times(counted)[0] - sum(read_times(uncounted))
+        assert own / length == pytest.approx(one.share, abs=0.003)
+        # Time without events is not what the host mostly does in the counted part.
+        assert "mostly before or after all program events" not in one.title
+
+
+def test_startup_of_a_steady_state_states_both_times() -> None:
+    """The title states idle time and the length of the phase, which the table of phases repeats."""
+    with nsys2prv.open(SAMPLES / "graphs", quiet=True) as job:
+        (startup,) = (one for one in job.findings() if one.kind == "startup")
+        found = job.analyse("findings")["findings"]
+    phases = found.tables["phases"].frame
+    length = phases.filter(phase="startup")["time_ns"].item() / MS
+    idle, whole = read_times(startup.title)[:2]
+    assert startup.title.startswith("Startup: GPUs are idle")
+    assert whole == pytest.approx(length, rel=0.01)
+    assert idle <= whole
