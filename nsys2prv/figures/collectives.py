@@ -5,11 +5,12 @@ precision of waits between ranks.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, COUNT, DURATION
-from nsys2prv._util.text import format_count
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.conversion.clocks import is_aligned
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.mpi import MPI_LAYOUTS
@@ -88,10 +89,12 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     """Add tables of collectives: kernels by operation, across ranks, stragglers, and MPI calls."""
     kernels, mpi = frames["kernels"], frames["mpi"]
     matched = _list_matched(context.reader)
+    # One name for each communicator in all tables.
+    members = name_communicators(kernels, context.tasks) if kernels.height else {}
     # On hosts that could not be placed against each other.
     unplaced = list_collectives(context.reader).filter(pl.col("late") < 0)["collective"].n_unique()
     if kernels.height:
-        _add_sized("nccl", _sum_by_operation(kernels, context), result)
+        _add_sized("nccl", _sum_by_operation(kernels, members, context), result)
         if not (kernels["communicator"] >= 0).any():
             why = (
                 "no NVTX payload identifies them (NCCL before 2.25.1, or exported without --include-json or --include-blobs)"
@@ -100,9 +103,10 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
             )
             result.missing.append(f"communicators of NCCL kernels: {why}")
     if matched.height:
-        _add_sized("across_ranks", _sum_across_ranks(matched, context), result)
-        _add_sizes(matched, context, result)
+        _add_sized("across_ranks", _sum_across_ranks(matched, members, context), result)
+        _add_sizes(matched, members, context, result)
         result.add("stragglers", _find_stragglers(matched, context))
+        result.notes.extend(_list_excluded(kernels, matched))
     elif kernels.height and not unplaced:
         result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.explain_absence(('nccl_collective',))}"
@@ -174,14 +178,15 @@ def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) ->
     return context.label_names(rows, "communicator", name_set, unknown=pl.lit("unknown"))
 
 
-def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _label_operations(
+    rows: pl.DataFrame, members: Mapping[int, str], context: Context
+) -> pl.DataFrame:
     """Return operations by name, and NCCL communicators by members, with the dimension of their
-    parallel groups; the last column (`communicator_hash`) is NCCL's number. kernels: communicator
-    and task.
+    parallel groups; the last column (`communicator_hash`) is NCCL's number. members: communicator
+    -> name by its members.
     """
     if mesh := context.get_mesh():
         rows = mesh.add_dimensions(rows)
-    members = name_communicators(kernels, context.tasks)
     communicator = pl.col("communicator")
     rows = rows.with_columns(
         label_values("operation", "nccl_operation", "unknown"),
@@ -194,7 +199,9 @@ def _label_operations(rows: pl.DataFrame, kernels: pl.DataFrame, context: Contex
     ).drop("by_members")
 
 
-def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_by_operation(
+    kernels: pl.DataFrame, members: Mapping[int, str], context: Context
+) -> pl.DataFrame:
     """Return values per communicator and operation over all NCCL kernels. If known, they include
     the `channels` of most kernels (one block each), and the number of kernels that use a tree, the
     only algorithm that kernel names show.
@@ -218,10 +225,12 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     rows = rows.drop(name for name in more if not rows[name].count())
     rows = rows.sort("time_ns", descending=True, maintain_order=True)
-    return _label_operations(rows, kernels, context)
+    return _label_operations(rows, members, context)
 
 
-def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
+def _add_sizes(
+    matched: pl.DataFrame, members: Mapping[int, str], context: Context, result: Result
+) -> None:
     """Add a table of transfers by size: whether latency or bandwidth dominates, and the share of
     the link speed reached.
 
@@ -286,7 +295,10 @@ def _add_sizes(matched: pl.DataFrame, context: Context, result: Result) -> None:
         "link_share",
     )
     rows = rows.select(*keys, *(name for name in shown if rows[name].count()))
-    result.add("sizes", _label_operations(rows, matched, context))
+    # The title names the columns that are there.
+    parts = {"bound": "bound by latency or bandwidth", "link_gb_s": "NVLink speed, one way"}
+    columns = "".join(f", {text}" for name, text in parts.items() if name in rows.columns)
+    result.add("sizes", _label_operations(rows, members, context), columns=columns)
     if link_is_unknown:
         result.notes.append(
             "link speeds are known only for NVLink between GPUs of one node; reports do not contain network speeds"
@@ -316,7 +328,9 @@ def _find_links(matched: pl.DataFrame, context: Context) -> dict[int, float]:
     return links
 
 
-def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_across_ranks(
+    matched: pl.DataFrame, members: Mapping[int, str], context: Context
+) -> pl.DataFrame:
     """Return values per communicator and operation over matched collectives. Bytes are summed over
     all their kernels.
     """
@@ -338,7 +352,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     unsure = compare_with_clock_error("communicator", "mean_wait_ns", matched, context)
     rows = rows.with_columns(unsure).sort("wait_ns", descending=True, maintain_order=True)
-    return _label_operations(rows, matched, context)
+    return _label_operations(rows, members, context)
 
 
 def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -362,6 +376,24 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
         by_task = mesh.add_places(by_task)
     unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
     return context.label_tasks(by_task.with_columns(unsure), "node", "device")
+
+
+def _list_excluded(kernels: pl.DataFrame, matched: pl.DataFrame) -> Iterator[str]:
+    """Yield a note about NCCL kernels in no matched collective, by operation if that is known."""
+    every = kernels.group_by("operation").agg(pl.col("count").sum())
+    joined = every.join(matched.group_by("operation").agg(known=COUNT), on="operation", how="left")
+    left = joined.with_columns(left=pl.col("count") - pl.col("known").fill_null(0))
+    left = left.filter(pl.col("left") > 0).sort("left", "operation", descending=True)
+    whole = int(every["count"].sum())
+    if matched.height >= whole:
+        return
+    left = left.with_columns(label_values("operation", "nccl_operation", "unknown"))
+    named = [f"{name} ({count:,})" for name, count in left.select("operation", "left").rows()]
+    # A match can name an operation that a kernel alone does not tell.
+    is_sure = left["left"].sum() == whole - matched.height
+    others = f", but not for {list_some(named)}" if is_sure else ""
+    kernels_in_all = format_count(whole, "NCCL kernel")
+    yield f"waits and the last rank to arrive are known for {matched.height:,} of {kernels_in_all}{others}"
 
 
 # ---- clocks of hosts -----------------------------------------------------------------------------

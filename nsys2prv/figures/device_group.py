@@ -201,6 +201,11 @@ class AnalysisOptions(Struct, frozen=True):
         own = rows[rows[:, [*ITERATION_COLUMNS].index(of)] == number]
         return pl.DataFrame(own, schema=ITERATION_COLUMNS, orient="row")
 
+    @property
+    def span_name(self) -> str:
+        """Name of the time that figures of the steady state cover."""
+        return "steady state" if self.steady else "whole job"
+
     def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Return start and end (ns) of the steady state, or of the whole job without one."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)

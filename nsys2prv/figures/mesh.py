@@ -51,7 +51,7 @@ def conclude(_: Frames, context: Context, result: Result) -> None:
     if not mesh.dimensions:
         result.missing.append("parallel groups: no known NCCL communicator divides the ranks")
         return
-    result.add("dimensions", _sum_by_dimension(mesh, context))
+    result.add("dimensions", _sum_by_dimension(mesh, context), span=context.options.span_name)
     if mesh.places is not None:
         result.add("coordinates", mesh.places)
 

@@ -151,7 +151,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
         return
     rows = rate_products(rows, context)
     products = _label_products(rows, frames["measured"], context)
-    result.add("products", products)
+    result.add("products", products, span=context.options.span_name)
     if (products["peak_share"].max() or 0) > BEYOND_PEAK:
         result.notes.append(
             "products above the peak rate compute less than is counted (a mask, sparsity), or accumulate in another data type"

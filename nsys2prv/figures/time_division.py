@@ -183,7 +183,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
     place = "GPU" if context.devices.height else "process"
     result.add("lanes", named.select(*places, *columns), place=place)
     if (mesh := context.get_mesh()) and len(mesh.dimensions) > 1:
-        result.add("by_dimension", sum_by_rank(mesh, context))
+        result.add("by_dimension", sum_by_rank(mesh, context), span=context.options.span_name)
     if frames["bins"].height:
         count = int(frames["bins"]["number"].max()) + 1
         shares = [

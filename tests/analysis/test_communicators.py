@@ -1,8 +1,16 @@
 """Test that communicators are named after their members."""
 
-import polars as pl
+from pathlib import Path
+from types import SimpleNamespace
 
+import polars as pl
+import pytest
+
+import nsys2prv
+from nsys2prv.figures.collectives import _label_operations
 from nsys2prv.figures.result import name_communicators
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 def test_communicators_by_their_members() -> None:
@@ -70,3 +78,45 @@ def test_gpus_are_named_by_their_processes() -> None:
         1: "world (rank 0 GPU0-3, rank 1 GPU0-3)",
         2: "rank 0 GPU1, rank 1 GPU1",
     }
+
+
+@pytest.mark.parametrize("sample", ["training", "machine", "cluster"])
+def test_one_name_and_one_base_in_all_tables(sample: str) -> None:
+    """A communicator has the same name in every table, even in tables without some communicators of
+    the same ranks; kernels without a matched collective are counted.
+    """
+    with nsys2prv.open(SAMPLES / sample, quiet=True) as job:
+        result = job.analyse("collectives")["collectives"]
+    names: dict[str, set[str]] = {}
+    for table in result.tables.values():
+        if "communicator_hash" in table.frame.columns:
+            for name, number in table.frame.select("communicator", "communicator_hash").rows():
+                names.setdefault(number, set()).add(name)
+    assert names
+    assert all(len(own) == 1 for own in names.values())
+    kernels = result.tables["nccl"].frame["kernels"].sum()
+    counted = result.tables["stragglers"].frame["collectives"].sum()
+    stated = f"are known for {counted:,} of {kernels:,} NCCL kernels"
+    assert any(stated in note for note in result.notes) == (counted < kernels)
+
+
+def test_tables_without_a_communicator_do_not_renumber() -> None:
+    """Two communicators have the same ranks; only collectives of the second are matched."""
+    context = SimpleNamespace(
+        labels={}, get_mesh=lambda: None, label_names=lambda rows, *_, **__: rows
+    )
+    rows = pl.DataFrame({"communicator": [9], "operation": [0]})
+    labelled = _label_operations(rows, {5: "world (0,1)", 9: "world (0,1) #2"}, context)
+    assert labelled["communicator"].to_list() == ["world (0,1) #2"]
+
+
+@pytest.mark.parametrize("sample", ["training", "machine", "cluster", "graphs"])
+def test_titles_promise_only_what_tables_contain(sample: str) -> None:
+    with nsys2prv.open(SAMPLES / sample, quiet=True) as job:
+        results = job.analyse(divided=False)
+        is_steady = "phases" in results["findings"].tables
+    for result in results.values():
+        for name, table in result.tables.items():
+            assert is_steady or "steady state" not in table.title, (name, table.title)
+            for word, column in (("bound by", "bound"), ("NVLink", "link_gb_s")):
+                assert word not in table.title or column in table.frame.columns
