@@ -27,7 +27,7 @@ from nsys2prv.replay.suspects import (
 from nsys2prv.replay.unequal_work import find_work_of, leave_out
 from nsys2prv.replay.whatif import HOST
 from nsys2prv.verdict.cause_context import CauseContext
-from nsys2prv.verdict.host_use import OVER
+from nsys2prv.verdict.host_use import OVER, NamedTime
 from nsys2prv.verdict.job_causes import describe_copies_of
 from nsys2prv.verdict.loss_shape import find_loss
 from nsys2prv.verdict.thresholds import (
@@ -39,7 +39,7 @@ from nsys2prv.verdict.thresholds import (
     OF_LONGEST,
     SLOWER,
 )
-from nsys2prv.verdict.words import ADVICE, Claim, Said, say
+from nsys2prv.verdict.words import ADVICE, Claim, Said, choose_advice, say
 
 #: Keys of titles whose subject are the ranks.
 WITH_SUBJECT = ("hiccup", "hiccups", "more work", "does alone")
@@ -318,17 +318,35 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     pauses = facts.find_pauses(facts.keep_name(edges, saved)[0])
     evidence += [pauses.call.of_whole] if pauses.call else []
     evidence += [pauses.until] if pauses.until else []
-    if longer.get("unknown", 0) > whole / 2 or not (title or parts):
+    is_range = title is not None
+    if longer.get("unknown", 0) > whole / 2 or not (is_range or parts):
         evidence.append(facts.describe_unrecorded(what="host activity there"))
     shape, advice = find_loss(facts, suspect, edges, saved).shape, ""
+    if title is None:
+        title, advice = _say_longer(longer, pauses.call)
     if shape.when:
-        what = range_ if title else "the host"
+        what = range_ if is_range else "the host"
         title = say("longer when", what=what, each=shape.each, when=shape.when)
-        advice = f"host_{shape.kind}" if f"host_{shape.kind}" in ADVICE else ""
+        advice = f"host_{shape.kind}" if f"host_{shape.kind}" in ADVICE else advice
     inside = np.isin(facts.find_groups(edges), facts.list_groups(group))
-    is_inside = title is not None and inside.any()
+    is_inside = is_range and inside.any()
     worst = (edges[inside], saved[inside]) if is_inside else facts.keep_name(edges, saved)
     return Claim("host", evidence, worst, more, title, advice)
+
+
+def _say_longer(longer: dict[str, float], call: NamedTime | None) -> tuple[Said | None, str]:
+    """Return the title for hosts by the part that most of their extra time (ns by part) is in, and
+    advice (key of ADVICE, "" for the usual one). The title is None if no known part dominates.
+    call: OS runtime call that the pauses are in longest.
+    """
+    part = max(longer, key=lambda one: longer[one], default="unknown")
+    if part == "unknown" or longer[part] < MOST * sum(longer.values()):
+        return None, ""
+    if call is None or part not in ("io", "os") or call.share < MOST:
+        return say("host does", does=PARTS[part]), ""
+    if choose_advice("pauses", part=part, call=call.name, share=call.share) == "sleep":
+        return say("host sleeps", call=call.name), "sleep"
+    return say("host does", does=f"in {call.name}"), ""
 
 
 def _describe_handoff(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:

@@ -243,6 +243,8 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     sums = sums.sort(-pl.col("lasts"), "kind", "name")
     ranks, evidence, of_names = max(len(facts.replay.list_compared(GPU)), 1), list[Said | str](), []
     whole = float(sums["lasts"].sum())
+    # Without a match, the last rank's arrival is unknown.
+    matched = bool((columns.key[edges] > 0).all())
     for kind, value, lasts, count, _ in sums.head(2).rows():
         own = work.filter(kind=kind, name=value)
         is_first = not of_names
@@ -254,12 +256,16 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
                 time=lasts / ranks,
                 whole=whole / ranks if is_first and sums.height > 1 else None,
                 count=round(count / ranks),
+                matched=matched,
+                unmatched=not matched,
                 each=lasts / count,
                 gained=_find_gained(cause, facts, whole / ranks) if is_first else None,
             )
         )
     advice = "transfers"
-    if sums["kind"][0] == Kind.NCCL:
+    if not matched:
+        advice = "reports"
+    elif sums["kind"][0] == Kind.NCCL:
         gain = facts.replay.compute_gain(overlap_transfers(facts.replay))
         longer = find_beside(facts.replay).ratio - 1
         evidence.insert(1, say("overlap", gain=max(gain, 0.0), longer=longer or None))
@@ -268,7 +274,7 @@ def _describe_transfers(cause: Cause, facts: CauseContext) -> Claim:
     between = {hosts for hosts in channels if len(hosts) > 1}
     if len(between) == 1:
         evidence.append(say("one link", hosts=list_some(next(iter(between)))))
-    title = None
+    title = None if matched else say("unmatched transfers")
     kind, value, lasts, count, moved = sums.row(0)
     if (
         kind == Kind.MPI
