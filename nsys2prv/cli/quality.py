@@ -17,7 +17,13 @@ from msgspec import structs
 from nsys2prv._util.files import write_complete_files
 from nsys2prv._util.text import capitalize
 from nsys2prv.cli.report import Answer, choose_running, format_notes, make_heading
-from nsys2prv.conversion.quality import WOULD_TELL, is_minor, list_options, list_unrecorded
+from nsys2prv.conversion.quality import (
+    WOULD_TELL,
+    QualityNote,
+    is_minor,
+    list_options,
+    list_unrecorded,
+)
 from nsys2prv.export.info import RANK_VARIABLES, ReportInfo, read_program
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.open_job import open_job
@@ -55,16 +61,14 @@ def run_quality(options: argparse.Namespace) -> Answer:
     command = _make_command(tables, [*wanted, *output], program)
     lines = [*make_heading(described), *format_notes(described["notes"]), ""]
     if lacking:
-        lines.append("Required data is missing")
-        for note in lacking:
-            lines += [f"  {note.text}", f"    Try  {capitalize(note.advice)}"]
+        lines += ["Required data is missing or unreliable", *_format_notes(lacking)]
     else:
         lines.append("No required data is missing")
     if unrecorded:
         lines += ["", "Optional data would explain more"]
         lines += [f"  {how} (no {what} were recorded)" for what, how in unrecorded.items()]
     if minor := [note for note in notes if is_minor(note)]:
-        lines += ["", "No action needed", *(f"  {note.text}" for note in minor)]
+        lines += ["", "Other notes", *_format_notes(minor)]
     if wanted:
         is_all = len(list_options(lacking)) == len(lacking)
         title = (
@@ -81,6 +85,13 @@ def run_quality(options: argparse.Namespace) -> Answer:
     if options.json:
         write_complete_files({options.json: f"{json.dumps(facts, indent=1)}\n"})
     return "\n".join(lines), list(map(str, described["warnings"])), LACKING if lacking else 0
+
+
+def _format_notes(notes: Iterable[QualityNote]) -> list[str]:
+    """Return the lines of notes with their advice, which reports repeat."""
+    return [
+        line for note in notes for line in (f"  {note.text}", f"    Try  {capitalize(note.advice)}")
+    ]
 
 
 def _make_command(tables: Collection[str], wanted: Iterable[str], program: Sequence[str]) -> str:

@@ -10,7 +10,9 @@ from tools.commands import run_command
 from tools.exports import make_export, make_os_call, make_strings
 from tools.folders import convert_export_folder
 
+import nsys2prv
 from nsys2prv._util.files import load_shipped_file
+from nsys2prv._util.text import capitalize
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -70,6 +72,21 @@ def test_command_does_not_promise_what_no_option_records() -> None:
     done = run_command("quality", "-q", str(SAMPLES / "machine"))
     assert done.returncode == 6
     assert done.stdout.splitlines()[-2] == "To record all of this, follow the advice above and use"
+
+
+def test_reports_and_quality_give_the_same_advice() -> None:
+    """Every note of a report is in `quality`, with the same advice."""
+    done = run_command("quality", "-q", str(SAMPLES / "machine"))
+    with nsys2prv.open(SAMPLES / "machine", quiet=True) as job:
+        notes = [note for note in job.quality if note.kind != "not_recorded"]
+    assert any(note.kind == "nsight_warning" for note in notes)
+    lines = done.stdout.splitlines()
+    for note in notes:
+        advice = lines[lines.index(f"  {note.text}") + 1]
+        assert advice == f"    Try  {capitalize(note.advice)}"
+    assert "No action needed" not in done.stdout
+    # A fallback method does not miss data.
+    assert "Required data is missing or unreliable" in done.stdout
 
 
 def test_advice_to_trace_is_in_the_command() -> None:
