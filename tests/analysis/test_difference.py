@@ -149,9 +149,17 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
     ],
 )  # fmt: skip
 def test_what_compares(second: FinishedJob, verdict: str, said: str) -> None:
-    comparison, _ = compare_jobs(make_run(), second)
+    comparison, result = compare_jobs(make_run(), second)
     assert comparison.verdict == verdict
     assert said in comparison.headline
+    # Runs that cannot be compared have amounts, and no changes in percent.
+    shares = {
+        one
+        for table in result.tables.values()
+        for one in table.frame.columns
+        if one.endswith("_share")
+    }
+    assert bool(shares) == (verdict != NOT_COMPARABLE)
 
 
 def test_what_makes_up_for_a_cause() -> None:

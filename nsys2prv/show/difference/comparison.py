@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
+from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.figures.result import DECLARED, Result, Table, divide_columns
@@ -173,6 +175,11 @@ def _make_tables(
             result.notes.append(
                 f"{analysis}, {name}: not compared, because {has_none} has no such table"
             )
+    if comparison.verdict == NOT_COMPARABLE:
+        # Amounts are facts of each run; a relative change of other work means nothing.
+        for name, table in result.tables.items():
+            frame = table.frame.select(~cs.ends_with("_share"))
+            result.tables[name] = replace(table, frame=frame)
     return result
 
 
