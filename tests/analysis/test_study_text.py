@@ -27,6 +27,18 @@ def study() -> Study:
     return Study.from_dict(make_study_data())
 
 
+def test_growth_of_work_is_the_measured_one(study: Study) -> None:
+    """Weak scaling is a choice; the work may grow by less than the number of GPUs."""
+    why = "the work of an iteration grows as GPUs^0.65"
+    study.scaling = replace(study.scaling, used="weak", why=why)
+    text = summarise_study(study)
+    assert text.startswith(f"From 4 to 16 GPUs, where {why}, an iteration ")
+    assert "; weak-scaling speed-up" in text
+    study.scaling = replace(study.scaling, why="")
+    for said in (text, summarise_study(study)):
+        assert "in proportion" not in said
+
+
 def test_figures_beside_each_other_with_marks(study: Study) -> None:
     lines = format_study(study, Style(width=80)).splitlines()
     assert max(map(len, lines)) <= 80

@@ -77,7 +77,8 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
     if study.scaling.used == "weak":
         whole = f"weak-scaling speed-up {speed:.2f}, ideally {grown:g}; {efficiency}"
-        return f"{scale}, with work that grows in proportion, {unit} {longer} ({times}; {whole})."
+        growth = f", where {study.scaling.why}," if study.scaling.why else ""
+        return f"{scale}{growth} {unit} {longer} ({times}; {whole})."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
     return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f}, ideally {grown:g}; {efficiency})."
 
