@@ -7,7 +7,7 @@ trace.
     with nsys2prv.open("run/rank*.sqlite") as job:  # files, folders of reports, patterns
         kernels = job.frame("kernels")  # polars; begin and end in ns, int64
         results = job.analyse("efficiencies", "overlap")  # name -> Result with tables
-        findings = job.findings()  # the bottlenecks, most expensive first
+        findings = job.findings()  # the bottlenecks by group, most expensive first in each
 
     nsys2prv.study(["4gpu/", "8gpu/", "16gpu/"])  # how the job scales: a Study
 

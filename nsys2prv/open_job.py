@@ -503,8 +503,8 @@ class OpenJob(Closable):
         return [name for name in names if name != ON_DEMAND or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
-        """Return the bottlenecks of the job, most expensive first: at most ten, with one cause
-        each. useful: as in :meth:`analyse`.
+        """Return the bottlenecks of the job by group, most expensive first in each: at most ten,
+        with one cause each. useful: as in :meth:`analyse`.
         """
         return self.analyse("findings", useful=useful)["findings"].findings
 
