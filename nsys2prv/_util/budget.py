@@ -46,19 +46,20 @@ from pathlib import Path
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_size
 
-#: Bytes of a payload. It describes a range in a few numbers, each of which takes some ten bytes; longer ones
-#: are data. What is made of one grows with the square of its length: each value has a path.
+#: Bytes of a payload. A payload describes a range with a few numbers of about ten bytes each;
+#: longer payloads are data. The processed size of a payload grows with the square of its length,
+#: because each value has a path.
 PAYLOAD_BYTES = 1 << 14
-#: Values in the payloads of a report at least; and bytes of its file for each further one. A row of an
-#: NVTX range takes more than 30 bytes, and a value that stands in it some ten more.
+#: Minimum number of values in the payloads of a report; and bytes of its file for each additional
+#: value. A row of an NVTX range takes more than 30 bytes, and each value in it about ten more.
 LEAST_VALUES, BYTES_PER_VALUE = 4_000_000, 4
-#: Values in payloads that are in memory together; and bytes of their paths at most.
+#: Number of values of payloads in memory at a time; and maximum number of bytes in their paths.
 VALUES_TOGETHER, PATH_BYTES = 400_000, 1 << 25
-#: Processes and devices, which analyses look at one by one, at least; and bytes of the reports for each
-#: further one. A process that does anything takes more than so many bytes.
+#: Minimum number of processes and devices, which analyses process one by one; and bytes of the
+#: reports for each additional one. Every process with events takes more bytes than this.
 LEAST_PROCESSES, BYTES_PER_PROCESS = 1_000, 16_384
-#: Rows of a folder of Parquet tables at least; and bytes for each further one. Times alone, which never
-#: repeat, take more than so many bytes a row, however packed.
+#: Minimum number of rows in a folder of Parquet tables; and bytes for each additional row. Times
+#: alone, which never repeat, take more bytes per row than this, even if compressed.
 LEAST_ROWS, BYTES_PER_ROW = 1_000_000, 2
 #: Values of a folder's tables at least, and further ones for each byte: tables of kernels have some 40 columns,
 #: and a row takes ten bytes, however many of these are always equal.
@@ -66,8 +67,9 @@ LEAST_CELLS, CELLS_PER_BYTE = 1 << 25, 8
 #: Bytes of a folder's pages when unpacked at least, and further ones for each packed byte: events are
 #: packed to a third or a tenth.
 LEAST_UNPACKED, UNPACKED_PER_BYTE = 1 << 27, 16
-#: Bytes of all texts of a small table in Parquet at least, each counted as often as it stands in a row, and
-#: further ones for each byte of the files: a text that is in every row is stored once.
+#: Minimum number of bytes in all texts of a small Parquet table, counting each text in every row;
+#: and additional bytes per byte of the files, because a text that is in every row is stored only
+#: once.
 LEAST_TEXT, TEXT_PER_BYTE = 1 << 29, 32
 #: Bytes of the names of a task at least, and further ones for each byte of the report; one text may be the
 #: name of ranges in thousands of domains. Bytes that are left of a name at least.
@@ -84,12 +86,13 @@ LEAST_TRACE, TRACE_PER_BYTE = 1 << 31, 100
 #: Reading. Rows of a part of a table, and of one task: small enough to share the work out, large enough
 #: that opening the report again costs nothing.
 PART_ROWS, TASK_ROWS = 200_000, 400_000
-#: Rows of a table that SQLite hands over at a time, and rows of one that are looked at together where it is large.
+#: Rows of a table that SQLite returns at a time, and rows of a large table that are processed
+#: together.
 SELECTED_ROWS, TABLE_ROWS = 50_000, 400_000
-#: Rows of a table in which its earliest and latest events are sought, and whose launches are.
+#: Rows of a table in which its first and last events are searched, and in which launches are.
 SURVEY_ROWS, LAUNCH_ROWS = 20_000, 1_000_000
-#: Cells of a table of all instants and all metrics at most; a larger one is split into tables of so
-#: many metrics.
+#: Maximum number of cells of a table of all times and metrics; a larger table is split into tables
+#: with this many metrics.
 METRIC_CELLS, METRICS_TOGETHER = 1 << 24, 8
 #: Pairs of NVTX ranges and calls that are looked at together.
 RANGE_PAIRS = 1 << 20
@@ -112,15 +115,16 @@ PIECE_ROWS, MATCHED_ROWS, LINE_ROWS, ALLOCATION_ROWS = 50_000, 100_000, 200_000,
 #: Kernels that CUDA graphs launch are looked at if there are fewer of a job's, and pairs of a meeting and
 #: a stream: all are in memory at once.
 MOST_IN_GRAPHS, MOST_COMPARED = 5_000_000, 1 << 25
-#: Analysing. Executions (about) whose durations are in memory, unless one group has more; intervals, or
-#: events, that are compared with sets of times; edges of the replay that are looked at together.
+#: Analyzing. Number of executions (about) with durations in memory, unless one group has more;
+#: intervals or events that are compared with sets of times; edges of the replay that are processed
+#: together.
 EXECUTIONS, INTERVAL_ROWS, EDGE_ROWS = 1_000_000, 250_000, 1 << 18
-#: Writing. Records of one window of the trace (some tens of MB), and for each run of the trace, where that
-#: is more: of very many runs a window must be worth the look into each. Sampled numbers that are as much
-#: work as one record of the other kinds.
+#: Writing. Records in one window of the trace (some tens of MB), and per run of the trace, if this
+#: is more: with very many runs, a window must justify the access to each run. Number of sampled
+#: values that cost as much as one other record.
 WINDOW_RECORDS, RECORDS_PER_RUN, VALUES_PER_RECORD = 300_000, 400, 6
-#: Records of a small run at most: to join it costs less than a hundred windows that look into it. Records
-#: of a run that small ones are joined to, at most.
+#: Maximum number of records in a small run: joining it costs less than a hundred windows that
+#: access it. Maximum number of records in a joined run.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
 #: Names that get their values together, bytes of names that are read once, and labels that are written
 #: together.
@@ -138,8 +142,8 @@ _ENGINE = "POLARS_ENGINE_AFFINITY", "in-memory"
 #: Blocks up to this size come from the heap (glibc takes no more), and a process keeps this
 #: much freed memory at the end of its heap.
 HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
-#: Where memory counts more than time, because the only unit has so many records, freed blocks of this size and
-#: more are not kept.
+#: If memory is more important than time, because the only unit has so many records, freed blocks of
+#: at least this size are returned to the system.
 MANY_RECORDS, RETURNED_BYTES = 10_000_000, 8 << 20
 #: Less freed memory than this stays in the process: to use new pages takes longer.
 FREED_BYTES = 64 << 20

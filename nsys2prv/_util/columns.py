@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Hashable)
 ABSENT = -1
 #: The end of a range that its report does not close; the writer closes it at the end of the trace.
 OPEN = np.iinfo(np.int64).max
-#: Up to so many numbers the compiled core is faster than numpy.
+#: Up to this many numbers, the compiled core is faster than numpy.
 FEW_NUMBERS = 2048
 #: How long rows of frames last (from `begin` to `end`), and their number (int64).
 DURATION = pl.col("end") - pl.col("begin")
@@ -302,8 +302,8 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
 
 
-#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side at least
-#: this share of all executions, ...
+#: Two modes are reported if a division in two (Otsu's method on the logarithms) leaves at least
+#: this share of all executions on each side, ...
 LEAST_SHARE = 0.05
 #: ... this number of them, ...
 LEAST_COUNT = 10

@@ -51,8 +51,8 @@ TABLE_ENDINGS = {".parquet", ".arrow"}
 FOLDER_ENDINGS = (".parquetdir", ".arrowdir", "_pqtdir", "_arwdir")
 #: Bytes of the largest file that is read as rules or clocks.
 LARGEST_TEXT = 32_000_000
-#: The names of temporary folders begin and end so. Between them stand the digest of the host whose
-#: process made it, and something of the folder's own.
+#: Start and end of the names of temporary folders. Between them are the digest of the host where
+#: the process runs, and a random part.
 PREFIX, SUFFIX = ".nsys2prv-", ".tmp"
 _OURS = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-[\w-]+" + re.escape(SUFFIX))
 #: In a temporary folder: the file that its process keeps locked, the list of files to put in place,

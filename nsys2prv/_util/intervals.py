@@ -30,7 +30,7 @@ from nsys2prv._util.columns import (
 from nsys2prv._util.files import create_temporary_file
 from nsys2prv._util.native import core
 
-#: What tells two modes of durations.
+#: Columns that describe two modes of durations.
 MODES = {"two_modes": pl.Boolean} | dict.fromkeys(("low_ns", "high_ns", "high_share"), pl.Float64)
 
 
@@ -173,7 +173,7 @@ def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.nd
     order = order_by_thread(*keys, begin) if len(keys) == 1 else np.lexsort((begin, *keys[::-1]))
     same = np.flatnonzero(~mask_changes(begin[order], *(key[order] for key in keys))[1:])
     if (end[order[same]] < end[order[same + 1]]).any():
-        # Only those that begin together are in the wrong order still, and they are few.
+        # Only the few ranges that start together are still in the wrong order.
         places = np.union1d(same, same + 1)
         alike = order[places]
         columns = (-end[alike], begin[alike], *(key[alike] for key in keys[::-1]))

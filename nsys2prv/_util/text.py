@@ -45,7 +45,7 @@ LEAST_NAME = 20
 MOST_TURNED = 6
 #: Columns of a terminal that are too few to lay anything out for.
 NARROWEST = 40
-#: Start of a line: blanks, or a word and a gap; the text behind it is in a column.
+#: Start of a line: blanks, or words and a gap. The text after it is in a column.
 _BEGIN = re.compile(r" *(?:\S+(?: \S+)* {2,})?")
 #: How much of a command's time each of its phases takes, against the others.
 WEIGHTS = {"opening": 5, "reading": 45, "clocks": 15, "writing": 30, "analysing": 30, "page": 10}
@@ -466,7 +466,7 @@ class Note(Struct, frozen=True):
     """A note about a finding, or about excluded data."""
 
     text: str
-    #: True for one that needs no action: shown with --verbose and in the file beside the trace.
+    #: True if no action is needed: shown with --verbose and in the file beside the trace.
     is_routine: bool = False
     #: True for one on clocks that do not agree, shown with the hosts' clocks.
     is_on_clocks: bool = False

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 T, R = TypeVar("T"), TypeVar("R")
 #: Workers of this machine: this process if it is one, else threads of it or other processes.
 DEFAULT_ENGINE = "local"
-#: Up to MOST_THREADS workers of this machine are threads, for a job of up to
-#: MOST_REPORTS_OF_THREADS reports: they start at once and share what is imported, and most of the
-#: work on a large report releases Python's lock. More of them would wait for that lock, and so
-#: would those that work on many small reports.
+#: Up to MOST_THREADS workers on this machine are threads, for a job of up to
+#: MOST_REPORTS_OF_THREADS reports: they start at once and share imported modules, and most work on
+#: a large report releases Python's lock. More threads would wait for this lock; so would threads
+#: that read many small reports.
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
 #: How long to wait for a Dask scheduler, in seconds.
 SCHEDULER_TIMEOUT = "10s"
@@ -143,7 +143,7 @@ class Pool(Struct):
     jobs: int = 1
     #: The engine's exceptions that mean that a worker is gone.
     lost: tuple[type[Exception], ...] = (BrokenExecutor,)
-    #: Ends an executor whose results are no longer wanted, and waits for it.
+    #: Function that ends an executor with unwanted results, and waits for it.
     end: Callable[[Executor], None] = lambda executor: executor.shutdown()
     #: Within it a task is handed over.
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -340,8 +340,7 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
             f"--scheduler {scheduler}: no Dask scheduler answers there ({error})"
         ) from None
     with client:
-        # Dask itself gives a lost worker's tasks to others, and names those at which several
-        # workers were lost.
+        # Dask repeats a lost worker's tasks elsewhere, and names tasks that lost several workers.
         workers = max(1, sum(client.nthreads().values()))
         executor = client.get_executor(pure=False)
         client.run(use_one_thread)

@@ -88,7 +88,7 @@ def align_reports(job: Read) -> Job:
         context = _gather_all_facts(placed)
         related = run_relations(context)
         if not missing:
-            # One warning is enough where the launcher's environment says so.
+            # One warning is enough if the launcher's environment states the number of ranks.
             absent = warn_of_absent_members(context, len(placed.silent_in_nccl))
             placed = replace(placed, warnings=[*placed.warnings, *absent])
     settled = partial(

@@ -36,7 +36,7 @@ _DECLARED = load_shipped_file(__package__, "anonymous.yaml")
 PRIVATE_SETS: dict[str, str] = _DECLARED["private"]
 #: Sort of name -> common names, which are not private.
 _PUBLIC = {what: re.compile(pattern) for what, pattern in _DECLARED["public"].items()}
-#: The label of a function: its name, and its module in brackets where that is known.
+#: The label of a function: its name, and its module in brackets if known.
 _FUNCTION = re.compile(r"(?s)(.*?)(?: \(([^()]*)\))?")
 _NUMBER = re.compile(r"\d+")
 #: Layout of samples -> prefix of pseudonyms of its metrics.

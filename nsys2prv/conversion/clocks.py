@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 #: The method of a host without alignment (as in nsys2prv.clock.adjust, which is not imported for a job of one
 #: host).
 PLACED_BY_UTC = "UTC"
-#: The method of reports whose clocks are ignored.
+#: The method for reports if clocks are ignored.
 AS_THEY_ARE = "local times as they are"
 #: Hosts and ranks named in one line, and hosts listed in a summary.
 MOST_NAMED, MOST_HOSTS = 6, 8
 #: Violations of causality below this (ns) are within the precision of aligned clocks.
 SLIGHT = 1_000
-#: The error in the whole trace is shown in addition to the one where clocks were observed if it is larger by
-#: this factor.
+#: The error in the whole trace is shown in addition to the error at the observations if it is
+#: larger by this factor.
 NOTICEABLE_RATIO = 1.2
 
 

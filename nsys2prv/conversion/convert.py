@@ -117,7 +117,7 @@ def prepare(
     found = {*paths} - set(map(Path, reports if given is None else given))
     read = _open_and_read(paths, plan, folder, pool, progress, found)
     job = align_reports(replace(read, warnings=[*left_out, *read.warnings]))
-    # Imported only where they are needed.
+    # Imported only when needed.
     if plan.cut.options != CutOptions():
         from nsys2prv.conversion.cut import cut_job
 
@@ -176,7 +176,7 @@ def _choose_outputs(output: str | Path, options: Options, reports: Sequence[Path
     if options.states and ".prv" not in trace.suffixes:
         raise UsageError(f"--states: {trace}: only Paraver traces (.prv) have states of rows")
     further = [name_beside(trace, ending) for ending in (REPORT, PAGE)]
-    # An earlier trace in the other form, with or without compression, would show wrong names beside
+    # An earlier trace in the other form (with or without compression) would show wrong names with
     # the new labels.
     packed = trace.suffix == ".gz"
     other_form = trace.with_suffix("") if packed else trace.with_name(f"{trace.name}.gz")

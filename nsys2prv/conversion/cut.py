@@ -33,7 +33,7 @@ from nsys2prv.writers.rows import ObjectModel, build_object_model, find_process
 
 #: The name set of NVTX ranges, and the layout with such names that does not last.
 NAMES, MARKS = "nvtx", "nvtx_mark"
-#: A number without a unit in a span of time; the hint where the span is all or nothing.
+#: A number without a unit in a time range; the hint if such a range keeps everything or nothing.
 BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are seconds"
 
 
@@ -86,7 +86,7 @@ def _cut_runs(
     """
     origin = 0 if plan.options.keep_time else first
     clocks = [clock.delay(-origin) for clock in job.clocks]
-    # Events end where they do in the whole trace. Names stay as the tasks number them.
+    # Events end at the same time as in the whole trace. Names keep the numbers of the tasks.
     times = {"clocks": clocks, "duration": job.duration - origin}
     ids = replace(job.ids, objects=objects, names={}, **times)
     saved = job.folder / "ids-of-cut"

@@ -62,7 +62,7 @@ def choose_part(job: Opened) -> ReadPart | None:
     if not spans:
         return None
     windows = _find_windows(job, spans)
-    # What follows from kernels of NCCL of several ranks follows from all of them.
+    # Conclusions from the NCCL kernels of several ranks need all of these kernels.
     members = {member for found in job.run(list_members, job.infos) for member in found}
     tables = list_tables(lambda kind: kind.separable)
     if len(members) > 1:

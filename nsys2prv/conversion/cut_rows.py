@@ -40,11 +40,11 @@ from nsys2prv.table.runs import Span
 NEAR_ROWS = 32_768
 #: Numbers that are less far apart are taken for one run of consecutive ones: ids of calls, rows.
 NEAR_IDS, FEW_ROWS = 64, 64
-#: Runs of rows of a table at most.
+#: Maximum number of row runs of a table.
 MOST_RUNS = 32
-#: Columns that tell the stream or thread of a range.
+#: Columns that identify the stream or thread of a range.
 OBJECT_COLUMNS = (*STREAM_COLUMNS, "globalTid")
-#: Ranges that overlap one another in a chain, at most.
+#: Maximum number of ranges that overlap in a chain.
 LONGEST_CHAIN = 64
 NONE = np.zeros(0, np.int64)
 
@@ -52,13 +52,13 @@ NONE = np.zeros(0, np.int64)
 class ChoiceTask(Struct, frozen=True):
     """Task that chooses the rows of one report."""
 
-    #: What is known of the report.
+    #: The report's metadata.
     info: ReportInfo
     #: Its maps, by table.
     maps: dict[str, TableMap]
-    #: Part that is asked for, local ns.
+    #: The requested part (local ns).
     span: Span
-    #: Tables of which rows can be chosen.
+    #: Tables with rows that can be chosen.
     tables: set[str]
 
 

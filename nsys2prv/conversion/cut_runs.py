@@ -109,7 +109,7 @@ class _Cutter:
 
     def cut(self) -> None:
         """Cut all runs."""
-        # Those by which the state of a row, or a number, is in force when the cut begins.
+        # Runs with the state of a row, or a number, that applies when the cut starts.
         states: dict[object, list[Run]] = defaultdict(list)
         samples: dict[tuple[int, str], list[Run]] = defaultdict(list)
         for run in self.task.runs:
@@ -172,8 +172,8 @@ class _Cutter:
         before = np.maximum(first - begin, 0)
         self.part.clipped += int(np.count_nonzero((before > 0) | (until > self.window.end)))
         if _find_layout(run).nests and before.any():
-            # Those that are open when the cut begins come before what begins with it, outer ones first:
-            # these begin earlier, or end later.
+            # Ranges that are open when the cut starts come before ranges that start with it, outer
+            # ranges first: they start earlier, or end later.
             order = until + before
         self._append_ranges(run, ranges, until, order)
 
@@ -259,8 +259,8 @@ class _Cutter:
             values = sum(run.values for run in runs)
             self.result.leave_out(name, Reason.ROW_LEFT_OUT, values)
             return
-        # Metric -> time and number, and whether its run marks where nothing was sampled. Of two numbers
-        # of one time the greater stays, as where records are joined.
+        # Metric -> time and number, and whether its run marks that nothing was sampled. Of two
+        # numbers with the same time, the larger is kept, as when records are joined.
         latest: dict[Metric, tuple[int, int, bool]] = {}
         thinned = []
         for run in runs:

@@ -47,7 +47,7 @@ class DamagedWork(Struct, frozen=True):
     #: Its recorded begin and end (local ns).
     begin: int
     end: int
-    #: Id of the call that launched it, None where not recorded.
+    #: Id of the call that launched it; None if not recorded.
     correlation: int | None
     #: Number of later operations of the stream that begin before its end.
     later: int

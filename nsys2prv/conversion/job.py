@@ -42,7 +42,7 @@ from nsys2prv.writers.rows import ObjectModel
 
 #: Latest time (UTC, ns) at which a trace may begin.
 END_OF_DATES = 250_000_000_000_000_000_000
-#: At most so many short tasks, of about so many rows, go to a worker together.
+#: Maximum number of short tasks, with about this many rows, that are sent to a worker together.
 MOST_TOGETHER, ROWS_TOGETHER = 16, 200_000
 Stage = TypeVar("Stage", bound="Opened")
 
@@ -73,14 +73,14 @@ def open_workplace(
 class Opened(Struct, frozen=True, eq=False, kw_only=True):
     """A job with open reports. Only metadata has been read."""
 
-    #: The plan: what to read, how to place it, what to leave out.
+    #: What to read, how to align it, and what to leave out.
     plan: Plan
-    #: Folder of temporary files, where the runs are.
+    #: Folder of temporary files, including the runs.
     folder: Path
     #: Pool that runs the tasks, and the display of progress.
     pool: Pool
     progress: Progress
-    #: Metadata of the reports, in rank order, and where each is placed: by its own clocks until the stage
+    #: Metadata of the reports, in rank order, and the clock of each: its own clocks until the stage
     #: `Placed`.
     infos: list[ReportInfo]
     placements: list[Placement]
@@ -88,7 +88,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
     unread: list[str]
     #: Warnings for the summary.
     warnings: list[str]
-    #: Path of a report -> outlines of its tables, where a part in time is to be read.
+    #: Path of a report -> outlines of its tables, if a time range is to be read.
     outlines: Mapping[Path, dict[str, Outline]] = {}
 
     @property
@@ -117,15 +117,16 @@ class ReadPart(Struct, frozen=True):
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
-    #: Of each report table -> rows with all those that its outline notes.
+    #: For each report: table -> rows that include all rows noted in its outline.
     noted: list[dict[str, tuple[Part, ...]]]
     #: First and last time of the events of each report, read or not, local ns.
     spans: dict[int, Span]
-    #: Part that is asked for, in the time of each report.
+    #: The requested part in the time of each report.
     windows: list[Span]
     #: (report, object) of threads and streams that have events all the time.
     objects: list[tuple[int, ObjectKey]]
-    #: Table that is read in part -> number of its rows, and of those that are not read.
+    #: Table that is not read completely -> number of its rows, and number of rows that are not
+    #: read.
     unread: dict[str, tuple[int, int]]
 
 
@@ -134,14 +135,14 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 
     #: Results of the tasks; indices in their runs are local to the task.
     results: list[TaskResult]
-    #: Results of the kinds that are read only to align the hosts' clocks; empty where all of these
-    #: are converted.
+    #: Results of the kinds that are read only to align host clocks; empty if all of these are
+    #: converted.
     clock_results: list[TaskResult]
     #: First and last time of the events of each report, in the trace or not, in local ns.
     spans: dict[int, Span]
     #: Processes with launching calls without recorded work.
     lost: list[LostLaunches]
-    #: What was read where that is not all of the job.
+    #: The part that was read; None for the whole job.
     read_part: ReadPart | None = None
 
     @property
@@ -200,7 +201,7 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
     damaged: list[DamagedWork]
     #: Name set -> labels of the values of names.
     values: dict[str, NameValues]
-    #: Original labels if those of `values` are pseudonyms; otherwise empty.
+    #: Original labels if `values` contains pseudonyms; otherwise empty.
     plain_labels: Mapping[str, pl.DataFrame]
     #: (name, number) of every NVTX domain, sorted.
     domain_codes: list[tuple[str, int]]

@@ -422,7 +422,7 @@ class Found(Struct):
     #: Runs in trace time.
     results: list[TaskResult]
     warnings: list[str]
-    #: Task of the trace -> where it is in the job's parallel groups.
+    #: Task of the trace -> its place in the job's parallel groups.
     places: dict[int, str]
     #: Names, by their name set: `tasks` are the ranks of the trace.
     values: dict[str, NameValues]

@@ -49,7 +49,7 @@ _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 #: Values of --lines: messages and collectives, also launches with their fields, nothing.
 MESSAGES, LAUNCHES, NO_LINES = "messages", "launches", "none"
-#: Ranks or hosts of the reports that are listed where an option names another.
+#: Maximum number of ranks or hosts that are listed if an option names an unknown one.
 MOST_LISTED = 8
 
 
@@ -209,7 +209,7 @@ class CutPlan(Struct, frozen=True):
     rates: dict[str, int] = field(default_factory=dict)
     #: Ranks to keep, for each of the options'.
     ranks: dict[str, range] = field(default_factory=dict)
-    #: Layout -> bits of the fields that are written; kind of lines -> 0 where none is.
+    #: Layout -> bits of the fields that are written; kind of lines -> 0 if none is written.
     field_masks: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -407,7 +407,7 @@ class Plan(Struct, frozen=True):
     settings: ReadingSettings
     #: The method of clock alignment.
     method: str | ClockRecord
-    #: What to leave out.
+    #: Parts to leave out.
     cut: CutPlan
     #: The options as given.
     options: Options

@@ -55,7 +55,7 @@ MPI_CALLS = {P2P, COLLECTIVES, START_WAIT, OTHER}
 MOST_SHOWN = 5
 #: Name sets of functions and kernels.
 NAME_SETS = ("kernels", "cuda_api", "osrt")
-#: Work that begins before its launch by less than this (ns) is within what clocks can agree to.
+#: Work may start before its launch by less than this (ns) because of the precision of clocks.
 LEAST_EARLY = 1_000
 #: Maximum number of messages of Nsight Systems of one class and the same reports.
 MOST_MESSAGES = 12

@@ -220,7 +220,8 @@ class TablePart(Struct, frozen=True):
     use: str
     #: True if the kinds may look up the indexes.
     asks: bool
-    #: True if its rows are counted as those of the table: for other kinds they were read before, or are not.
+    #: True if its rows are counted as rows of the table. For other kinds, they were counted before,
+    #: or are not counted.
     counts: bool = True
 
 
@@ -297,7 +298,7 @@ def read_task(task: ReadingTask) -> TaskResult:
             writer.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
             result.whole = survey_database(plan_whole_task(*of_report), database)
-            # No other task of the report will ask for them.
+            # No other task of the report uses them.
             result.launches, result.nccl_calls, result.beside.launches = [], [], []
         result.names = {name: names.save(writer) for name, names in own.names.items()}
         result.unnamed, result.callers = own.unnamed, np.concatenate(own.callers)
@@ -317,7 +318,7 @@ def _read_piece(
     counts: bool,
 ) -> None:
     """Give each kind of a table its rows from a piece. counts: whether to count rows by table."""
-    # Of other rows, of which few concern these kinds, the columns are read of those.
+    # The other rows contain few rows for these kinds, so only the columns of these few are read.
     shared = _read_once(extraction, kinds, piece, are_few=not counts)
     if (
         counts

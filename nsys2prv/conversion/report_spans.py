@@ -25,7 +25,7 @@ from nsys2prv.table.task_result import repair_times
 
 #: Bounds of unknown times.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
-#: Kinds whose ranges end where rows anywhere else in their table say.
+#: Kinds with ranges that end at a time stated in other rows of their table.
 ENDS_ELSEWHERE = ("gpu_contexts",)
 
 
@@ -50,7 +50,7 @@ class PieceBounds(Struct, frozen=True):
     #: All rows of the table, and the rows of a piece.
     part: Part
     rows: int
-    #: Earliest and latest time of each piece (local ns); OPEN and -OPEN where it can have no events.
+    #: First and last time of each piece (local ns); OPEN and -OPEN if it cannot have events.
     first: np.ndarray
     last: np.ndarray
     #: False for a table without times.
@@ -84,7 +84,7 @@ def find_span(
         first, last = (
             np.concatenate([getattr(one, end) for one in own]) for end in ("first", "last")
         )
-        # Pieces without times of their own lie where the others of the kind do.
+        # Pieces without times have the times of the other pieces of the kind.
         counts = [len(one.first) for one in own]
         elsewhere = np.repeat(
             [kind.name in ENDS_ELSEWHERE or not one.is_dated for one in own], counts

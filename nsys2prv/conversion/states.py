@@ -42,7 +42,7 @@ from nsys2prv.table.windows import WindowReader, choose_window_bounds
 
 #: States of rows outside of all ranges.
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
-#: No state, where no range implies one.
+#: No state, if no range implies one.
 NOTHING = -1
 
 #: The kind and the layout of the states of devices.
@@ -79,7 +79,7 @@ class StateTask(Struct, frozen=True):
     is_queue: np.ndarray
     #: Folder for its runs.
     folder: Path
-    #: Begin and end (ns) of the report's capture, outside of which rows have no states; None for no
+    #: Start and end (ns) of the report's capture. Rows have no states outside it. None for no
     #: limits.
     captured: tuple[int, int] | None
 

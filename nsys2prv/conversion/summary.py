@@ -372,7 +372,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
 def _find_title(name: str) -> str:
     """Return the title of a layout, or of a kind of lines, within a sentence."""
     layout = load_catalogue().layouts.get(name)
-    # A label of lines also says what the size of a line is.
+    # A label of lines also states the meaning of a line's size.
     title = layout.title if layout else load_catalogue().lines[name].label.partition(";")[0]
     return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
 

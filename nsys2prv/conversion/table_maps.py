@@ -55,7 +55,7 @@ from nsys2prv.export.source import (
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 
-#: Of each so many rows of a table the threads and streams of one are taken for those with events all the time.
+#: One row in this many is sampled; its thread or stream is assumed to have events all the time.
 ROWS_PER_SAMPLE = 4096
 #: Noted rows that are read together.
 NOTED_TOGETHER = 50_000
@@ -67,11 +67,11 @@ class TableMap(Struct, frozen=True):
     #: All rows of the table, and the rows of a block.
     part: Part
     block_rows: int
-    #: Of each block the least begin and the greatest end (ns, OPEN where a range has none), the least and the
-    #: greatest id of a call, and the first and the last time within the capture (6, blocks). Without rows the least
-    #: are OPEN, the greatest -OPEN.
+    #: For each block: first start and last end (ns, OPEN if a range has none), smallest and largest
+    #: id of a call, and first and last time within the capture (6, blocks). Without rows, the
+    #: minimums are OPEN, the maximums -OPEN.
     bounds: np.ndarray
-    #: Rows with all those that its outline notes.
+    #: Rows that include all rows noted in its outline.
     noted: tuple[Part, ...]
     #: Threads or streams with events all the time.
     objects: tuple[ObjectKey, ...]
@@ -107,7 +107,7 @@ class TableMap(Struct, frozen=True):
 class MapTask(Struct, frozen=True):
     """Task that maps tables of one report."""
 
-    #: What is known of the report.
+    #: The report's metadata.
     info: ReportInfo
     #: Tables to map, and the outlines of those that have one.
     tables: tuple[str, ...]

@@ -56,9 +56,10 @@ class LostLaunches(Struct, frozen=True):
     process: int
     #: Number of launching calls that succeeded, outside of stream capture.
     launches: int
-    #: Number of those without a row of any work, though it would have begun within the report.
+    #: Number of these calls without a row of work, although the work would have started within the
+    #: report.
     lost: int
-    #: Begins of the first and the last of those (local ns).
+    #: Start of the first and the last of these calls (local ns).
     first: int
     last: int
     #: Time (local ns) from which the process's GPU activity is unknown, because only earlier calls have work;
@@ -79,7 +80,7 @@ class LostLaunches(Struct, frozen=True):
 class WholeReport(Struct, frozen=True):
     """Facts about a whole report."""
 
-    #: First and last time of its events (local ns), None where it has none.
+    #: First and last time of its events (local ns); None if it has none.
     span: Span | None
     #: Its processes with launching calls without work.
     lost: list[LostLaunches]
@@ -96,7 +97,7 @@ class WholeTask(Struct, frozen=True):
     kinds: tuple[str, ...]
     #: Settings of reading.
     settings: ReadingSettings
-    #: Span of the kinds that were read and may make the trace longer; None where they have no events.
+    #: Span of the kinds that were read and may make the trace longer; None if they have no events.
     known: Span | None
     #: Span of all kinds that were stored.
     stored: Span | None
@@ -247,7 +248,8 @@ class _Work:
         self._pieces: list[tuple[np.ndarray, np.ndarray]] = []
         # Stream -> the greatest correlation id of work on memory.
         self.copied: dict[int, int] = {}
-        # When the last ends, of all and of what is launched, and how long the longest lasts (ns).
+        # When the last work ends, of all work and of launched work, and the duration of the longest
+        # (ns).
         self.last = self.last_launched = NULL
         self.longest = self.launches = 0
         # Streams that launches of a kind use.

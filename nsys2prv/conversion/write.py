@@ -216,8 +216,8 @@ class WindowPlan(Struct):
     bounds: list[int]
     #: Each window is a gzip member of its own; Paraver and Perfetto read files of many.
     compress: bool
-    #: Folder for a file of each window, from workers that are other processes; None where windows
-    #: stay in memory until they are written.
+    #: Folder for a file per window, from workers in other processes; None if windows stay in memory
+    #: until they are written.
     parts: Path | None
 
 

@@ -32,9 +32,10 @@ from nsys2prv.export.source import NULL
 
 TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"
-#: What MPICH and its relatives (Intel MPI, Cray MPI, MVAPICH) call MPI_COMM_WORLD in every process.
+#: MPI_COMM_WORLD in every process with MPICH and MPIs derived from it (Intel MPI, Cray MPI,
+#: MVAPICH).
 MPICH_WORLD = 0x44000000
-#: Names list at most so many characters of ranks, and so many of parents.
+#: Maximum number of characters in names: for lists of ranks, and for parents.
 LONGEST_LIST, LONGEST_ORIGIN = 60, 100
 #: Communicators and jobs of more ranks are damaged rows.
 MOST_RANKS = 10_000_000
@@ -116,13 +117,13 @@ def _shorten(ranks: Sequence[int]) -> Ranks:
 class _Team(Struct):
     """An MPI communicator, as described by the rows of all its ranks."""
 
-    #: What tells it from others, without its members.
+    #: Text that distinguishes it from others, without its members.
     label: str
     #: Its members as its rows list them.
     listed: Ranks | None
     #: Its size, None if unknown.
     size: int | None
-    #: The communicator that it was made of, where nothing else names it.
+    #: The communicator from which it was made, if it has no other name.
     parent: _Team | None
     #: Rank in it -> world rank.
     places: dict[int, int] = field(default_factory=dict)

@@ -25,32 +25,33 @@ from nsys2prv._util.files import Closable
 from nsys2prv.export.outlines import Outline
 from nsys2prv.export.source import NULL, Columns, Part, Shared, SomeRows, StackRows, Wanted
 
-#: A column in a condition, of which the type counts, or whether it is NULL, or its value.
+#: A column in a condition: the type of its value, or the value itself.
 _COLUMN = re.compile(r"typeof\(\{(\w+)\}\)|\{(\w+)\} IS (?:NOT )?NULL|\{(\w+)\}")
-#: Conditions are evaluated for so many combinations of values in one statement.
+#: Number of combinations of values for which one statement evaluates conditions.
 FEW_COMBINATIONS = 1000
 #: A value of each type in SQL, by the type's number, as in native/records.h.
 OF_TYPE = ("NULL", "0", "0.5", "''", "x''")
-#: Bits of the number of a type where those of several columns are in one number, and columns at most.
+#: Bits of the number of a type if the types of several columns are packed into one number, and the
+#: maximum number of columns.
 TYPE_BITS, MOST_TYPES = 3, 21
-#: So many rows of a table, spread all over it, tell where its times lie.
+#: Number of rows, spread over a table, from which the range of its times is estimated.
 SAMPLED_ROWS = 16
 #: The table of registered strings.
 STRINGS = "StringIds"
-#: What queries without tables said, and of how many at most this is remembered.
+#: Results of queries without tables, and the maximum number that is remembered.
 _EVALUATED: dict[str, list[tuple]] = {}
 MOST_EVALUATED = 64
 #: Returns the answer of SQLite.
 Query = Callable[[str], list[tuple]]
-#: What conditions look at: values of the rows (int64), and by the name of a column how one of them is
-#: written in SQL as the column's value.
+#: Values of the columns that conditions use (int64), and column -> function that writes a value as
+#: SQL.
 LookedAt = tuple[np.ndarray, Mapping[str, Callable[[int], str]]]
 
 
 class ConditionColumns(Struct, frozen=True):
     """Columns that conditions use: by value, or only by the type of the value (NULL is a type)."""
 
-    #: Columns whose values count.
+    #: Columns that are used by value.
     values: tuple[str, ...]
     #: Columns for which only the type counts.
     types: tuple[str, ...]
@@ -86,7 +87,7 @@ def evaluate_conditions(
 
     Return None if the condition columns have more than `most` combinations of values.
     """
-    # There is a table where conditions look at no column, too.
+    # A table is needed even if conditions use no column.
     looked_at = looked_at or [(np.zeros(rows, np.int64), {})]
     distinct, codes = factorize_together(*(values for values, _ in looked_at))
     count = len(distinct[0])
@@ -151,7 +152,7 @@ class SourceTable:
     #: All of its rows; and all of them, without a look at them.
     whole: Part
     everything: Part
-    #: Bounds of its rows, where these were found.
+    #: Bounds of its rows, if they are known.
     outline: Outline | None = None
 
     def __contains__(self, column: object) -> bool:

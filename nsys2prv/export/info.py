@@ -82,7 +82,7 @@ DomainId = NewType("DomainId", int)
 
 #: Number that a report gives to a GPU.
 GpuNumber = NewType("GpuNumber", int)
-#: What stands before the UUID of a GPU or of a MIG instance in CUDA_VISIBLE_DEVICES.
+#: Text before the UUID of a GPU or MIG instance in CUDA_VISIBLE_DEVICES.
 _UUID_PREFIX = re.compile(r"(?:MIG-)?(?:GPU-)?", re.IGNORECASE)
 MIG = "MIG-"
 #: Nsight Systems and its version, in the name of a folder or of two.
@@ -100,7 +100,7 @@ class GpuLimits(Struct, frozen=True, order=True):
 
     #: Its multiprocessors.
     processors: int = 0
-    #: What each of them holds at most: warps, blocks, registers, bytes of shared memory.
+    #: Capacity of each multiprocessor: warps, blocks, registers, bytes of shared memory.
     warps: int = 0
     blocks: int = 0
     registers: int = 0
@@ -120,13 +120,13 @@ class Gpu(Struct, frozen=True):
 
     #: As the report numbers it; of an instance a free number.
     number: GpuNumber
-    #: The model, empty where not known.
+    #: The model; empty if unknown.
     name: str = ""
-    #: Tells it from all others, empty where not known.
+    #: Identifies it among all GPUs; empty if unknown.
     uuid: str = ""
-    #: PCI location, empty where not known.
+    #: PCI location; empty if unknown.
     bus: str = ""
-    #: What it can run at a time.
+    #: Its capacity for concurrent work.
     limits: GpuLimits = UNKNOWN
 
     @property
@@ -199,32 +199,31 @@ class ReportInfo(Struct, frozen=True):
 
     #: The SQLite file or folder of tables that is read.
     path: Path
-    #: The report as the user gave it, where that is another file.
+    #: The report as given by the user, if this is another file.
     given_path: Path | None = None
-    #: Pseudonym of the file's name; empty where its name is shown.
+    #: Pseudonym of the file's name; empty if the name is shown.
     alias: str = ""
     #: Version of the export's schema, empty before 2.7.
     schema: str = ""
     #: Version of the Nsight Systems that exported the report.
     exporter: str = ""
-    #: Version of the one that recorded it, by its folder; empty where that does not tell.
+    #: Version of nsys that recorded it, from its folder; empty if unknown.
     recorder: str = ""
     #: Name of the machine.
     host: str = ""
-    #: UTC (Unix epoch) when the capture began, None where not exported.
+    #: UTC (Unix epoch) at the start of the capture; None if not exported.
     utc_ns: int | None = None
     #: The host's monotonic clock when the capture began.
     system_ns: int | None = None
     #: Event times already are UTC (exported with --ts-normalize).
     absolute: bool = False
-    #: What was added to all event times (ns, exported with --ts-shift).
+    #: Time that was added to all event times (ns, exported with --ts-shift).
     time_shift: int = 0
     #: Length of the capture as the report states it.
     duration_ns: int | None = None
     #: The times that rows may have.
     capture: Capture = field(default_factory=Capture)
-    #: When the capture started and stopped (local ns) as the report states it, None where it does
-    #: not.
+    #: Start and stop of the capture (local ns) as stated in the report; None if not stated.
     stated_span: tuple[int, int] | None = None
     #: The processes were launched after the capture had started: they did nothing before.
     launched: bool = False
@@ -248,9 +247,9 @@ class ReportInfo(Struct, frozen=True):
     launcher_ranks: dict[str, int] = field(default_factory=dict)
     #: GPUs by their numbers.
     gpus: dict[GpuNumber, Gpu] = field(default_factory=dict)
-    #: (pid, CUDA ordinal) -> GPU number, where exported.
+    #: (pid, CUDA ordinal) -> GPU number, if exported.
     cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
-    #: GPU number of each CUDA ordinal of all processes, where exported no other way.
+    #: GPU number of each CUDA ordinal in all processes, if not exported otherwise.
     visible_gpus: tuple[GpuNumber, ...] = ()
     #: Process ids (of the operating system) with CUDA contexts.
     cuda_processes: tuple[int, ...] = ()
@@ -268,7 +267,7 @@ class ReportInfo(Struct, frozen=True):
     launcher_sizes: dict[str, int] = field(default_factory=dict)
     #: Version of NVIDIA's driver, empty if unknown.
     driver: str = ""
-    #: Parts of the machine (MACHINE) -> what the report says of them.
+    #: Part of the machine (MACHINE) -> its description in the report.
     machine: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -519,8 +518,8 @@ LIMITS = (
     "computeMajor",
     "computeMinor",
 )
-#: GPUs by number; (pid, CUDA ordinal) -> GPU, where the report ties them; and the GPU of each
-#: ordinal of all processes, as CUDA_VISIBLE_DEVICES has them, empty where it does not tell.
+#: GPUs by number; (pid, CUDA ordinal) -> GPU, if the report states it; and the GPU of each ordinal
+#: in all processes from CUDA_VISIBLE_DEVICES, empty if unknown.
 GpuTable = tuple[dict[GpuNumber, Gpu], dict[tuple[int, int], GpuNumber], tuple[GpuNumber, ...]]
 
 

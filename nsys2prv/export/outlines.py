@@ -16,14 +16,14 @@ from nsys2prv._util.columns import find_edges
 if TYPE_CHECKING:
     from nsys2prv.export.source import Part
 
-#: Rows of a block (a power of 2), and noted rows at most that are listed.
+#: Rows of a block (a power of 2), and maximum number of noted rows that are listed.
 BLOCK_ROWS, MOST_NOTED = 1024, 1 << 20
 #: Columns with a row's time (the first that a table has is used), and columns with other times.
 TIMES = ("start", "timestamp", "rawTimestamp", "startedAt")
 ENDS = ("end", "endedAt")
 #: Columns with the id of the call that launched a row's work, and with its type.
 CORRELATION, EVENT_TYPE = "correlationId", "eventType"
-#: Columns that tell the series of a sample, of which the first row is noted.
+#: Columns that identify the series of a sample. The first row of each series is noted.
 SERIES = ("typeId", "metricId")
 #: Bounds of a block, and traits of its rows, as in native/records.h; the last one is of :data:`_NVTX_TRAITS` alone.
 LEAST, GREATEST, LOW, HIGH, TRAITS, BOUNDS = range(6)
@@ -34,8 +34,9 @@ NVTX_TABLE = "NVTX_EVENTS"
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 NVTX_PUSHPOP, NVTX_STARTEND = (59, 70), (60, 71)
 NVTX_RANGES = (*NVTX_PUSHPOP, *NVTX_STARTEND)
-#: Columns of this table with numbers that events carry, and with the number of the domain. Rows that have one, or are
-#: not in the default domain, 0, are noted: few rows usually, with all those of NCCL.
+#: Columns of this table with numbers of events, and with the number of the domain. Rows with such a
+#: number, or in a domain other than the default (0), are noted: usually few rows, including all
+#: rows from NCCL.
 NVTX_WHOLE_NUMBERS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 NVTX_REALS = ("doubleValue", "floatValue")
 NOTED, NOTED_UNLESS_ZERO = 4, 8

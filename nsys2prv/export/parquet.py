@@ -47,15 +47,15 @@ from nsys2prv.export.source import (
     to_bytes,
 )
 
-#: What reading a damaged file raises.
+#: Exceptions raised when a damaged file is read.
 DAMAGED_FILE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError
 #: No table that polars reads has more rows.
 MOST_ROWS = (1 << 32) - 2
 #: How many times larger an SQLite file of the same tables is.
 PACKED = 8
-#: Columns of a part are kept for further reading if it has at most so many rows.
+#: Columns of a part with at most this many rows are kept for later reading.
 KEPT_ROWS = 1 << 17
-#: Bytes of a file of registered strings all of which are read at once.
+#: A file of registered strings with at most this many bytes is read completely.
 FEW_STRINGS = 1 << 17
 #: Number of the type of the values of a column, as in native/records.h; NULL is 0.
 TYPES = {pl.Int64: 1, pl.Float64: 2, pl.String: 3, pl.Binary: 3}

@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec import Struct
 
-#: What Parquet files begin and end with; bytes of the length of the footer and of this.
+#: Bytes at the start and end of Parquet files; size of the footer's length and of these bytes.
 MAGIC, TAIL = b"PAR1", 8
-#: Numbers of the fields in Parquet's structures: of the footer, of an element of its schema, of a group of rows
-#: (ROWS, too), of a column of it, of what describes the column, and of the header of a page.
+#: Numbers of the fields in Parquet's structures: the footer, a schema element, a row group (also
+#: ROWS), a column chunk, its metadata, and a page header.
 SCHEMA, ROWS, GROUPS, NAME, CHILDREN, COLUMNS, DESCRIPTION = 2, 3, 4, 4, 5, 1, 3
 PACKED_BYTES, DATA, DICTIONARY = 7, 9, 11
 PAGE_UNPACKED, PAGE_PACKED = 2, 3
 #: Structures within structures: more than Parquet has.
 DEEPEST = 16
-#: Types of Thrift's compact protocol that are no numbers, and those of lists.
+#: Types in Thrift's compact protocol other than numbers, and types of lists.
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 
 
@@ -92,7 +92,7 @@ def _measure_pages(data: mmap.mmap, column: dict[int, Any]) -> int:
     return unpacked
 
 
-# ---- Thrift's compact protocol: functions return what they read, and the place behind it ----
+# ---- Thrift's compact protocol: functions return the value, and the position after it ----
 
 #: Bytes of a buffer.
 Buffer = mmap.mmap | bytes

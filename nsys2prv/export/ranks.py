@@ -41,7 +41,7 @@ GAP = 60 * 1_000_000_000
 #: Processes of one machine that are less than this apart (ns) may be ranks of one job that were not
 #: captured at the same moment.
 LEAST_GAP = 100_000_000
-#: The table of CUDA calls, whose numbers go on as long as their process runs.
+#: The table of CUDA calls. Their numbers increase while their process runs.
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of
 #: global ids.

@@ -28,8 +28,8 @@ INFO, WARNING, ERROR = 1, 2, 3
 INJECTION = 1
 #: Process ids of messages that belong to no profiled process: the daemon's, and Nsight's own.
 NO_PROCESSES = (0, 0xFFFFFF)
-#: Distinct messages of a report that are read at most; usually there are some tens. Characters of a
-#: message as a label, and of its text that are read.
+#: Maximum number of distinct messages that are read per report; usually there are a few tens.
+#: Maximum number of characters in a message's label, and in its text.
 MOST_MESSAGES = 10_000
 LONGEST_MESSAGE, LONGEST_READ = 160, 2000
 #: Nsight reports missing CUPTI buffers as mere information.
@@ -41,13 +41,13 @@ _FALLBACK = re.compile(
     r"\b(instead|legacy|fall(ing|s)? back|fell back|inaccurate|libraries for driver version)\b",
     re.IGNORECASE,
 )
-#: Beginnings of the messages that tell when the capture started and stopped.
+#: Starts of the messages that state when the capture started and stopped.
 _STARTED, _STOPPED = "profiling has started", "profiling has stopped"
 _LAUNCHED = re.compile(r"Process .* launched by the profiler", re.IGNORECASE | re.DOTALL)
 #: The message about each library that a program does not use.
 _UNUSED = re.compile(r"No (.+) events collected\. Does the process use \1\?")
-#: An absolute path with at least one folder: of Windows, whose folders may contain blanks, or of
-#: other systems. The groups are the file's name.
+#: An absolute path with at least one folder, on Windows (where folder names may contain blanks) or
+#: on other systems. The groups are the file's name.
 _PATH = re.compile(
     r"""(?<![\w/\\])(?:[A-Za-z]:\\(?:[^\\:*?"<>|]+\\)+([^\s\\,;]+)|(?:/[^\s/]+)+/([^\s/,;]+))"""
 )
@@ -58,14 +58,15 @@ MARGIN = 10 * 1_000_000_000
 GPU_MARGIN, GPU_MARGIN_SHARE = 10_000_000, 0.1
 #: A longer duration of a capture (ns: 30 days) is damage too.
 LONGEST_CAPTURE = 30 * 86_400 * 1_000_000_000
-#: Without a recorded duration, rows belong together as long as gaps are shorter than so many times
-#: the span so far, or than this (ns).
+#: Without a recorded duration, rows belong together if gaps are shorter than this multiple of the
+#: span so far, or than this time (ns).
 GAP_FACTOR, GAP = 100, 3_600 * 1_000_000_000
-#: At most one in so many sampled rows may lie apart; with more it is unknown which ones are wrong.
+#: At most one in this many sampled rows may be separate; with more, it is unknown which ones are
+#: wrong.
 APART_SHARE = 4
-#: Tables whose rows are no events of the program.
+#: Tables with rows that are not events of the program.
 OTHER_TABLES = ("ANALYSIS_DETAILS", "DIAGNOSTIC_EVENT", "PROFILER_OVERHEAD")
-#: Times are sampled from so many tables, the largest.
+#: Number of tables (the largest) from which times are sampled.
 MOST_TABLES = 8
 
 
@@ -113,7 +114,8 @@ class Diagnostic(NamedTuple):
 
     severity: int
     text: str
-    #: How often a report has it, and when first and last (local ns; None where no time is known).
+    #: Number of times that a report contains it, and the first and last time (local ns; None if no
+    #: time is known).
     count: int
     first: int | None
     last: int | None

@@ -54,7 +54,7 @@ ATTEMPTS = 5
 LOOKED_AT = 1 << 16
 #: Columns of a database that are looked at.
 MOST_COLUMNS = 10_000
-#: How gzip files begin, and what zlib calls their format; how SQLite databases begin.
+#: Starts of gzip files, and zlib's number of their format; start of SQLite databases.
 GZIP, GZIP_WINDOW, SQLITE = b"\x1f\x8b", 31, b"SQLite format 3\x00"
 #: Addresses of other machines.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+[^/]")

@@ -33,7 +33,7 @@ _STARTERS = re.compile(
     r"(?:(?:ba|da|z|k|c|tc)?sh|env|time|timeout|numactl|taskset|nsys(?:-launcher)?|ssh|torchrun"
     r"|srun|jsrun|aprun|mpi(?:run|exec)\S*|orterun|prte\S*|orted|hydra_\S+)"
 )
-#: What MPI's tracer calls main threads.
+#: Name that MPI's tracer gives to main threads.
 _MPI_THREAD = "MPI Rank "
 
 #: A process of a report: index of the report, and globalPid.
@@ -56,7 +56,7 @@ class Roles(Struct, frozen=True):
     ranks: Mapping[ProcessKey, Rank] = {}
     #: Helper -> the process that it belongs to, None for one of a host.
     helpers: Mapping[ProcessKey, ProcessKey | None] = {}
-    #: Numbers that sources tell otherwise, a line each.
+    #: Numbers that sources contradict, one line each.
     conflicts: tuple[str, ...] = ()
 
 
@@ -65,19 +65,19 @@ class Evidence(Struct, frozen=True):
 
     #: All processes, and whether they work on a GPU.
     with_gpu: Mapping[ProcessKey, bool]
-    #: Number of threads of each with events, where known.
+    #: Process -> number of its threads with events, if known.
     threads: Mapping[ProcessKey, int] = field(default_factory=dict)
     #: Of NCCL's payloads: report, process, communicator, ranks and rank; None without any.
     nccl: pl.DataFrame | None = None
     #: Processes with NCCL kernels that have no payload.
     silent: Collection[ProcessKey] = ()
-    #: Processes that launch work of which none is recorded.
+    #: Processes that launch work without any recorded row.
     launching: Collection[ProcessKey] = ()
-    #: Processes with CUDA contexts, ranks where nothing in their report works.
+    #: Processes with CUDA contexts. They are ranks if nothing in their report works.
     ready: Collection[ProcessKey] = ()
     #: Processes with other GPU work, as of graphics: no helpers.
     also_busy: Collection[ProcessKey] = ()
-    #: Whether the reports are of one job, so that their names may tell ranks.
+    #: True if the reports are of one job, so that their names may contain ranks.
     is_one_job: bool = True
 
 

@@ -19,11 +19,11 @@ from nsys2prv._util.native import core
 NULL = np.iinfo(np.int64).min
 #: Times (ns) beyond this, in either direction, are damaged, and would overflow sums.
 TIME_LIMIT = 1 << 61
-#: So many texts are few.
+#: Maximum number of texts that count as few.
 FEW_TEXTS = 1000
-#: So many templates are useful; more only if there are so many texts for each.
+#: Maximum number of templates that are useful; more only with this many texts per template.
 FEW_TEMPLATES, TEXTS_PER_TEMPLATE = 1000, 4
-#: If fewer than one in so many rows of a part are wanted, they are read one by one.
+#: If fewer than one in this many rows of a part is wanted, rows are read individually.
 FEW_ROWS = 20
 
 
@@ -46,7 +46,7 @@ def zero_nulls(column: np.ndarray) -> np.ndarray:
     return column if find_bounds(column)[0] > NULL else np.where(column == NULL, 0, column)
 
 
-#: Texts; a list where they are few, which then takes less time.
+#: Texts; a list if there are few, because this is faster then.
 Texts = list[str] | pl.Series
 
 
@@ -196,8 +196,8 @@ class Columns(Struct):
     integers: dict[str, np.ndarray]
     #: Name -> each row's index into the texts.
     texts: dict[str, tuple[np.ndarray, DistinctTexts]]
-    #: Of each row how many values are not integers where integers belong; they read as NULL. None
-    #: where there is no such value.
+    #: For each row, the number of values in integer columns that are not integers; they read as
+    #: NULL. None if there are none.
     odd: np.ndarray | None = None
 
     @property
@@ -276,7 +276,7 @@ def to_bytes(column: pl.Series) -> pl.Series:
 class Wanted(Struct, frozen=True):
     """Columns and conditions to read for a part."""
 
-    #: Columns by what they are to be; reals: float64, NaN for what is no number.
+    #: Columns by their wanted types; reals: float64, NaN for values that are not numbers.
     integers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
@@ -324,7 +324,7 @@ class StackRows(Struct, frozen=True):
     ids: np.ndarray
     #: Number of the distinct stack that it is.
     codes: np.ndarray
-    #: Of each distinct stack what tells it from others: 64 bits as good as random.
+    #: For each distinct stack, 64 bits that identify it, as good as random.
     sums: np.ndarray
     #: Of each distinct stack the number of its frames.
     lengths: np.ndarray
@@ -361,9 +361,9 @@ class Part(Struct, frozen=True):
     table: str
     #: First rowid.
     first: int = 1
-    #: Last rowid, included; below `first` where there are no rows.
+    #: Last rowid (inclusive); less than `first` if there are no rows.
     last: int = 0
-    #: Name by which SQLite knows the rowids here, "" where rows are numbered.
+    #: Name of the rowid in SQLite; "" if rows are numbered instead.
     rowid: str = "rowid"
 
     @property

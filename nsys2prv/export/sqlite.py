@@ -73,14 +73,14 @@ _AS_TEXT = "CASE typeof({0}) WHEN 'blob' THEN {0} ELSE CAST(COALESCE({0}, '') AS
 SMALL_FILE = 1 << 20
 #: Registered strings asked for in one statement.
 STRINGS_AT_ONCE = 500
-#: Conditions are evaluated for the combinations of values in a part if there are at most
-#: FEW_COMBINATIONS, or at most one for so many rows; else SQLite reads the rows.
+#: Conditions are evaluated for combinations of values if a part has at most FEW_COMBINATIONS, or at
+#: most one per this many rows; otherwise, SQLite reads the rows.
 ROWS_PER_COMBINATION = 8
-#: What SQLite's check says where a page is damaged, and not a value.
+#: Output of SQLite's check if a page is damaged, not a value.
 PAGE_IN_CHECK = re.compile(r"(?i)\bpage (\d+)")
-#: What it says of values that SQLite never writes so.
+#: Its output for values that SQLite never writes in this way.
 MALFORMED = "NULL value", "NUMERIC value", "row not in PRIMARY KEY order"
-#: What it says of a page that nothing refers to.
+#: Its output for a page to which nothing refers.
 LOST_PAGE = re.compile(r"(?i)page (\d+)(?: is|:) never used")
 
 

@@ -64,7 +64,8 @@ DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Except
 class RecordField(Struct, frozen=True):
     """Position of a column in the records of its table, and how its values are read."""
 
-    #: Place of the column in records, :data:`ROWID` where it is the rowid itself, whatever the records hold.
+    #: Place of the column in records; :data:`ROWID` if it is the rowid itself, in spite of the
+    #: records' contents.
     number: int
     #: As SQLite derives it from the declared type.
     affinity: str
@@ -84,10 +85,9 @@ class Declaration(Struct, frozen=True):
 
     #: Name -> declared type of the columns that are not computed.
     columns: dict[str, str]
-    #: The name of the rowid, "" where it has none: where it is declared so, or where columns have all
-    #: of its names.
+    #: Name of the rowid; "" if it has none, by declaration or because columns have all its names.
     rowid: str
-    #: The columns in the table's records; none where these are not plainly its columns.
+    #: The columns in the table's records; none if these are not clearly its columns.
     fields: dict[str, RecordField]
     #: The indexes that SQLite makes for its keys.
     key_indexes: list[str]
@@ -132,7 +132,7 @@ def _describe(name: str, sql: bytes, query: Query) -> Declaration:
     )
 
 
-#: Of tables of at most so many pages with rows all of them are read.
+#: Tables with at most this many pages of rows are read completely.
 FEW_LEAVES = 64
 
 
@@ -177,20 +177,21 @@ _SCHEMA_COLUMNS = [
     (place, name, "INT" if name == "rootpage" else "TEXT", 0, None, 0, 0)
     for place, name in enumerate(("type", "name", "tbl_name", "rootpage", "sql"))
 ]
-#: No row takes less space (bytes); a table whose rowids span more than the file can hold has gaps.
+#: Minimum size of a row (bytes). If the rowids of a table span more rows than fit into the file, it
+#: has gaps.
 LEAST_ROW_BYTES = 4
 #: Names of the rowid; a table may use some of them for columns of its own.
 ROWIDS = ("rowid", "_rowid_", "oid")
-#: What a declaration begins with, and the name of a table in it, as SQLite writes them.
+#: Start of a declaration, with the name of a table, as SQLite writes it.
 _DECLARATION = re.compile(
     rb"CREATE (?:UNIQUE |VIRTUAL )?(TABLE|INDEX|VIEW|TRIGGER) "
     rb"""("(?:[^"]|"")*"|`(?:[^`]|``)*`|'(?:[^']|'')*'|\[[^]]*]|[^\s("'`[]*)"""
 )
 _WITHOUT_ROWID = re.compile(rb"\)[^)]*\bWITHOUT\s+ROWID\b[^)]*$", re.IGNORECASE)
 _VIRTUAL_TABLE = re.compile(rb"\s*CREATE\s+VIRTUAL", re.IGNORECASE)
-#: What SQLite says of a computed column that is not stored.
+#: SQLite's mark of a computed column that is not stored.
 VIRTUAL = 2
-#: What is known of tables by their declarations, and of how many at most.
+#: Declarations of tables that were analyzed, and the maximum number that is kept.
 _DECLARED: dict[bytes, Declaration] = {}
 MOST_DECLARED = 8192
 
@@ -277,13 +278,13 @@ class SqliteTable(SourceTable):
     ) -> None:
         #: Its name, and the number of its first page.
         self.name, self.root = name, root
-        #: The pages of its database, None where SQLite has to read it; and their size (bytes).
+        #: Pages of its database, None if SQLite must read it; and their size (bytes).
         self.file, self.size = file, size
         self._sql, self._query, self._indexes = sql, query, indexes
         if known := _DECLARED.get(sql):
             self.declared = known
         self._rows_checked = False
-        #: Bounds of its rows, where :meth:`check` was to find them.
+        #: Bounds of its rows, if :meth:`check` should find them.
         self.outline: Outline | None = None
 
     @cached_property
@@ -368,7 +369,7 @@ class SqliteTable(SourceTable):
         names = list_outlined(self.name, fields) or ()
         if any(fields[name].has_default for name in names if name):
             return ()
-        # Of columns behind the last one all values are missing.
+        # Columns after the last one have no values.
         absent = RecordField(len(self.declared.rules), "INTEGER", False)
         columns = [fields.get(name, absent).column(INTEGERS, None, None, None) for name in names]
         most = self.size // (LEAST_ROW_BYTES * outlines.BLOCK_ROWS) + 1
@@ -409,7 +410,7 @@ class SqliteTable(SourceTable):
         leaves = table.between(part.first, part.last)
         chosen = (np.array(part.rowids, np.int64),) if isinstance(part, SomeRows) else ()
         room = len(chosen[0]) if chosen else min(part.rows, table.most_rows(*leaves))
-        # Each on its own, so that those go that only conditions look at.
+        # Each separately, to release columns that only conditions use.
         present = [
             (
                 *(name, kind, np.empty(room, np.float64 if kind == REALS else np.int64)),

@@ -48,11 +48,11 @@ JOINED_ROWS, JOINED_UNITS = 20_000, 64
 LARGE_ROWS = 500_000
 #: Layouts of NVTX ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
-#: Stream -> the columns that tell where and when work is.
+#: Stream -> the columns with the place and times of work.
 SIDES_OF_WORK = {RANGE: ("row", "begin", "end"), LINE: ("receiver", "receive", "until")}
 #: Columns of damaged work, and a job without any.
 NO_DAMAGE = pl.DataFrame(schema=dict.fromkeys(("thread", "begin", "end"), pl.Int64))
-#: Columns of lines, and of what is stored.
+#: Columns of lines, and the stored columns from which they are made.
 LINE_COLUMNS = {
     "sent": "time",
     "sender": "sender",
@@ -92,10 +92,10 @@ class RowTable(Struct, frozen=True):
     #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
     #: `label`, `task` (the first with work).
     devices: pl.DataFrame
-    #: Threads are of one unit where they share a report or a GPU, or where these units were joined; of each
-    #: thread, from 0, NO_UNIT for those of helpers.
+    #: Unit of each thread (from 0), NO_UNIT for threads of helpers. Threads are in one unit if they
+    #: share a report or a GPU, or if these units were joined.
     units: np.ndarray
-    #: Of each thread the one whose further row it is, else itself.
+    #: For each thread: the thread whose additional row it is, or itself.
     main_rows: np.ndarray
     #: GPUs that are tasks, and that no thread drives alone -> the task of the threads that drive several.
     hosts: Mapping[int, int] = {}
@@ -129,7 +129,7 @@ class Samples(Struct, frozen=True):
     metrics: tuple[str, ...]
     #: Ascending (ns).
     time: np.ndarray
-    #: (instants, metrics), NaN where an instant lacks one, UNKNOWN where it says that nothing was
+    #: (times, metrics): NaN if a sample lacks the metric, UNKNOWN if it states that nothing was
     #: sampled.
     values: np.ndarray
 
@@ -141,12 +141,12 @@ class CutEdges(Struct, frozen=True):
 
     #: Begin of the part; the end is that of the trace.
     begin: int
-    #: Whether the job goes on before the part, and behind it.
+    #: True if the job continues before the part, and after it.
     before: bool
     behind: bool
     #: Thread -> until when work runs in the part that the thread launched before it.
     carried: Mapping[int, int]
-    #: Thread -> when it first launches work in the part that begins behind it.
+    #: Thread -> when it first launches, within the part, work that starts after the part.
     pending: Mapping[int, int]
 
 
@@ -184,7 +184,7 @@ class EventReader(Struct, dict=True, weakref=True):
 
     #: Runs of records of the job.
     runs: list[Run]
-    #: What their times and indices mean in the trace.
+    #: Meaning of their times and indices in the trace.
     ids: GlobalIds
     #: Rows, devices and units.
     rows: RowTable
@@ -573,7 +573,7 @@ class EventReader(Struct, dict=True, weakref=True):
                 "end": end[rows],
             }
         )
-        # A cut may have clipped it; many ranges end where the trace does.
+        # A cut may have clipped it; many ranges end at the end of the trace.
         is_same = (pl.col("at") == pl.col("begin").clip(self.begin)) | (
             (pl.col("at") > pl.col("begin")) & (pl.col("end") < self.duration)
         )

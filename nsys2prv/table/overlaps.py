@@ -42,7 +42,8 @@ from nsys2prv.table.runs import (
 from nsys2prv.table.task_result import TaskResult
 from nsys2prv.table.windows import choose_window_bounds
 
-#: Lanes of one row at most; further overlapping ranges share the last one and are counted.
+#: Maximum number of lanes of one row; further overlapping ranges share the last one and are
+#: counted.
 MOST_LANES = 64
 #: The reason under which ranges that share the last lane are counted.
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
@@ -219,7 +220,7 @@ def _mask_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndar
     """
     count = len(begin)
     following = np.append(np.searchsorted(begin, end, "left"), count)
-    # A row of the same begin comes later in order, never itself: ends lie after begins.
+    # A row with the same start comes later in order, never the row itself: ends are after starts.
     on_chain = np.zeros(count + 1, bool)
     on_chain[np.searchsorted(begin, free, "left")] = True
     jumps = [following]

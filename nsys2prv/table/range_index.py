@@ -21,7 +21,7 @@ from nsys2prv.events.catalogue import CALLERS, Field, Layout
 
 #: The greatest number that is stored in 32 bits.
 GREATEST_NARROW = (1 << 32) - 1
-#: An end is late if so many rows begin before it.
+#: An end is late if this many rows start before it.
 LATE_ROWS = 1024
 #: Columns of times, and of indices that every range has if one has them.
 TIME_COLUMNS = ("begin", "end", "order")
@@ -31,10 +31,10 @@ INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 class RangeIndex(Packed, frozen=True):
     """Index of the ranges of one layout by their ends."""
 
-    #: Bits of the fields that are written of all of them, and of those that are written of some.
+    #: Bits of the fields that all records have, and of the fields that some have.
     always: int
     some: int
-    #: Of each block the least and the greatest end that is neither OPEN nor late, local ns (2, blocks).
+    #: For each block: first and last end that is neither OPEN nor late (local ns; 2, blocks).
     ends: np.ndarray
     #: Which blocks have ends that are OPEN.
     opened: np.ndarray

@@ -36,7 +36,7 @@ from nsys2prv._util.stored_columns import (
 from nsys2prv.events.catalogue import CALLERS, Field, Layout, Metric, NameSet, load_catalogue
 from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
 
-#: What a run is of: ranges (kernels, calls, points in time, states that hold), lines, samples, or
+#: Contents of a run: ranges (kernels, calls, points in time, states that last), lines, samples, or
 #: states of rows.
 RANGE, LINE, COUNTER, STATE = "range", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
@@ -44,12 +44,12 @@ Span = tuple[int, int]
 #: Replace the report of runs that are in trace time, and the task of runs whose indices are numbers
 #: of the trace.
 TRACE, RESOLVED = -1, -1
-#: What a column may hold besides values of name sets: times (ns, OPEN for none), indices of
-#: objects and of domains, plain numbers. No name set is called so.
+#: Contents of a column other than values of name sets: times (ns, OPEN for none), indices of
+#: objects and domains, plain numbers. No name set has these names.
 TIMES, OBJECTS, DOMAINS, NUMBERS = "times", "objects", "domains", ""
-#: Stream -> what each of its columns holds; rows ascend by the first one. Ranges have the fields of their
-#: layout, too, and samples a column for each metric, called by its place in the shape.
-#: Whatever moves rows in time, as a clock or a cut does, moves all columns of TIMES.
+#: Stream -> contents of each of its columns; rows ascend by the first one. Ranges also have the
+#: fields of their layout, and samples a column per metric, named by its place in the shape. Code
+#: that moves rows in time, such as clocks and cuts, moves all columns of TIMES.
 COLUMNS = {
     RANGE: {
         "begin": TIMES,
@@ -74,8 +74,8 @@ COLUMNS = {
     COUNTER: {"time": TIMES, "row": OBJECTS},
     STATE: {"time": TIMES, "end": TIMES, "row": OBJECTS, "state": NUMBERS},
 }
-#: Every so many rows a run's time is kept in memory, to plan windows and to find a slice while
-#: reading little beside it.
+#: After each block of this many rows, a run's time is kept in memory, to plan windows and to find a
+#: slice without reading much more than the slice.
 BLOCK_ROWS = 256
 #: Earlier than any time.
 NEVER = int(np.iinfo(np.int64).min)
@@ -86,7 +86,7 @@ NO_MASKS: Mapping[str, int] = MappingProxyType({})
 #: Number of spill files open at a time: at most half of what the system allows (ulimit -n).
 OPEN_FILES = min(256, (find_limit("RLIMIT_NOFILE") or 512) // 2)
 
-#: Columns of runs of so many rows are read at once.
+#: Columns of runs with at most this many rows are read together.
 FEW_ROWS = 2048
 #: Which process this thread is of, and the name of its spill file.
 _OWN = threading.local()
@@ -144,7 +144,7 @@ def get_shape(*fields: Any) -> Shape:
 class Run(Packed, frozen=True, eq=False):
     """Rows in a spill file, sorted by time (local ns of `report`). A run is equal only to itself."""
 
-    #: What they are.
+    #: Meaning of the rows.
     shape: Shape
     #: Spill file.
     path: Path
@@ -154,8 +154,8 @@ class Run(Packed, frozen=True, eq=False):
     rows: int
     #: Index of the report, TRACE for runs in trace time.
     report: int
-    #: Number of the task whose local objects, domains and names the rows refer to; in a job, the
-    #: place of that task among all.
+    #: Number of the task that defines the local objects, domains and names in the rows; in a job,
+    #: the place of this task among all.
     task: int
     #: Time of the first row.
     first_time: int
@@ -169,10 +169,9 @@ class Run(Packed, frozen=True, eq=False):
     object: int = -1
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
-    #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.table.samples`).
+    #: True if these are zeros that mark that nothing was sampled (:mod:`nsys2prv.table.samples`).
     filler: bool = False
-    #: Of ranges: what is known of their ends and fields.
+    #: For ranges: facts about their ends and fields.
     index: RangeIndex | None = None
 
     @property

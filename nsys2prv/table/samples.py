@@ -42,7 +42,7 @@ from nsys2prv.table.task_result import TaskResult, append_samples
 
 #: Layout of the samples of GPUs.
 LAYOUT = "gpu_metric"
-#: Samples further apart than so many periods have a hole between them.
+#: Samples that are further apart than this many periods have a hole between them.
 HOLE_PERIODS = 4
 #: Samples that the period is found from.
 PERIOD_SAMPLES = 4096
@@ -110,7 +110,7 @@ def list_partly_sampled(
         period = max((run.last_time - run.first_time) // max(run.rows - 1, 1) for run in runs)
         first, last = min(run.first_time for run in runs), max(run.last_time for run in runs)
         begin, end = clocks[report].to_global(np.array([first, last])).tolist()
-        # A part of the job may lie within.
+        # A part of the job may be within a hole.
         is_late = first > min(begins, default=first) + HOLE_PERIODS * period and begin > 0
         stops = last < max(ends) - HOLE_PERIODS * period and end < duration
         if is_late or stops:
@@ -145,7 +145,7 @@ def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.nda
     of_runs = [read_run(run, "time")["time"] for run in runs]
     times = np.concatenate(of_runs)
     if all(one.last_time < other.first_time for one, other in pairwise(runs)):
-        # Of samples that follow each other, those of the longest run.
+        # Of consecutive samples, those of the longest run.
         period = _find_period(max(of_runs, key=len)[:PERIOD_SAMPLES])
     else:
         times = np.unique(times)
@@ -154,7 +154,7 @@ def _find_zero_times(runs: Sequence[Run], clock: ClockMap, begin: int) -> np.nda
         return np.zeros(0, np.int64)
     zero_times = times[1:][np.diff(times) > HOLE_PERIODS * period] - period
     early = runs[0].first_time - period
-    # Without the first one where it would make the trace longer: nothing is shown before its begin.
+    # The first one is omitted if it would make the trace longer: nothing is shown before the start.
     return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
 
 
@@ -172,7 +172,8 @@ class _ValueStatistics(Struct):
     greatest: float = 0.0
     #: Most decimals of the shortest forms of values as 64-bit numbers.
     decimals: int = 0
-    #: Most decimals of their shortest forms as 32-bit numbers; -1 where a value is not one.
+    #: Maximum number of decimals in their shortest forms as 32-bit numbers; -1 if a value is not
+    #: such a number.
     single: int = 0
 
     def add(self, values: np.ndarray) -> None:

@@ -34,7 +34,7 @@ from nsys2prv.table.runs import (
 #: Indices of rows, a mask of them, or a slice.
 Places = slice | np.ndarray
 EVERY = slice(None)
-#: Combinations of so many fields are counted; those of more are sorted.
+#: Combinations of up to this many bits of fields are counted; others are sorted.
 MOST_COUNTED_BITS = 16
 #: A clock that is slowed down leaves something of ranges that are longer than this (ns).
 SHORT = 4
@@ -109,9 +109,9 @@ class GlobalIds(Struct):
     domains: IdTable
     #: Name set -> per task: event value of each local name.
     names: Mapping[str, IdTable]
-    #: Per task: which of the distinct `callers` are those of each local call stack.
+    #: Per task: index into the distinct `callers` for each local call stack.
     stacks: IdTable
-    #: Callers by level, from 1 on: event values, ABSENT behind the last one.
+    #: Callers by level, from 1: event values, ABSENT after the last one.
     callers: np.ndarray
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
@@ -214,7 +214,7 @@ class RangeSlice(Slice):
         self.end = self.column("end")
         #: When they end in this trace.
         self.until = np.minimum(self.end, ids.duration)
-        #: The rows that begin in a window, and those that end there.
+        #: The rows that start in a window, and the rows that end in it.
         self.at_begin: Places = EVERY
         self.at_end: Places = EVERY
         #: Of states, when rows cease to have one there (ns), and these rows.
@@ -410,7 +410,7 @@ def read_slice(
     if window is not None:
         first, last = window
         clock = ids.clocks[run.report]
-        # Where its clock has slack, some beside the window too.
+        # If its clock has tolerance, some rows outside the window are included.
         until = None if last is None else clock.to_local(last) + clock.slack
         spans = _find_spans(run, clock.to_local(first) - clock.slack, until, ends)
     if names is not None:

@@ -49,10 +49,10 @@ class TaskResult(Struct):
     objects: list[ObjectKey] = msgspec.field(default_factory=list)
     #: Names of the local NVTX domains.
     domains: list[str] = msgspec.field(default_factory=list)
-    #: Name set -> frame of local names: text and, where any name has one, short and the index of
-    #: its domain.
+    #: Name set -> frame of local names: text and, if any name has one, short name and index of its
+    #: domain.
     names: dict[str, StoredFrame] = msgspec.field(default_factory=dict)
-    #: Texts of names that stand for what the report lacks.
+    #: Texts of names that replace names missing from the report.
     unnamed: set[str] = msgspec.field(default_factory=set)
     #: Callers of the local call stacks, by level: local names of the set `caller`.
     callers: np.ndarray = msgspec.field(
@@ -78,11 +78,11 @@ class TaskResult(Struct):
     lines: Counter[str] = msgspec.field(default_factory=make_counter)
     #: Lines that are not stored, by (kind of lines, reason).
     left_out: Counter[tuple[str, str]] = msgspec.field(default_factory=make_counter)
-    #: Objects and facts of what was read for the clocks alone; and the spans of the events of kinds
-    #: that are not stored.
+    #: Objects and facts that were read only for the clocks; and the spans of kinds that are not
+    #: stored.
     beside: TaskResult | None = None
     spans: dict[str, Span] = msgspec.field(default_factory=dict)
-    #: What the task found out about its report as a whole, where it read all of it.
+    #: Facts that the task found about its whole report, if it read all of it.
     whole: Any = None
 
     def add(self, kind: str, account: Account) -> None:

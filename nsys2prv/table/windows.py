@@ -51,7 +51,7 @@ from nsys2prv.table.slices import (
     read_slice,
 )
 
-#: File with what the times and indices of runs that are joined mean.
+#: File with the meaning of times and indices in joined runs.
 GLOBAL_IDS = "global_ids"
 
 

@@ -18,7 +18,7 @@ except ImportError:
 
 __all__ = ["NEEDS_CORE", "core", "require_core"]
 
-#: Said of what cannot be done without it.
+#: Message for features that need it.
 NEEDS_CORE = (
     "needs the compiled core, which this installation lacks; install nsys2prv with a C compiler"
 )
