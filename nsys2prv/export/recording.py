@@ -278,12 +278,12 @@ def read_duration(database: Database) -> int | None:
 def _sample_times(database: Database) -> np.ndarray:
     """Return sorted times of a few rows from each of the largest event tables."""
     columns = {
-        name: next(column for column in TIMES if column in table)
+        name: time
         for name, table in database.tables.items()
-        if name not in OTHER_TABLES
+        if table.whole.rows
+        and name not in OTHER_TABLES
         and not name.startswith("TARGET_INFO")
-        and table.columns.keys() & set(TIMES)
-        and table.whole.rows
+        and (time := next(filter(table.columns.__contains__, TIMES), None))
     }
     largest = sorted(columns, key=lambda name: -database.tables[name].whole.rows)[:MOST_TABLES]
     times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.budget import REMEMBERED_RESULTS
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.native import core
 from nsys2prv.export import outlines
@@ -171,6 +172,8 @@ def name_rows(table: str) -> str:
     return f"{quote_name(table)} NOT INDEXED"
 
 
+#: SQLite's error for declarations that contradict each other.
+MALFORMED_SCHEMA = "malformed database schema"
 #: The table of the other tables, and its columns, as SQLite says it of others.
 SCHEMA = "sqlite_master"
 _SCHEMA_COLUMNS = [
@@ -214,29 +217,47 @@ def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTabl
     read = schema.read(schema.everything, Wanted(("rootpage",), texts), ConditionColumns((), ()))
     if read is None:
         in_sql = query(f"SELECT {', '.join(texts)}, rootpage FROM {SCHEMA}")
-        rows = [(*(str(text or "").encode() for text in row[:3]), row[3]) for row in in_sql]
+        rows = [tuple(str(text or "").encode() for text in row[:3]) for row in in_sql]
+        roots = [row[3] for row in in_sql]
     else:
         columns = []
         for codes, distinct in read[0].texts.values():
             known = distinct.as_list()
             columns.append([known[code] for code in codes.tolist()])
-        rows = list(zip(*columns, read[0]["rootpage"].tolist(), strict=True))
+        rows, roots = list(zip(*columns, strict=True)), read[0]["rootpage"].tolist()
     tables, others = {}, []
-    names = [name.lower() for kind, name, _, _ in rows if kind == b"table"]
-    indexes = frozenset(
-        name.decode("utf-8", "replace") for kind, name, *_ in rows if kind == b"index"
-    )
-    sound = len({*names}) == len(names)
-    for kind, name, sql, root in rows:
-        has_pages = kind in (b"table", b"index") and not _VIRTUAL_TABLE.match(sql)
-        if not (sound and _is_declared(kind, name, sql) and (not has_pages or _is_page(root))):
-            raise sqlite3.DatabaseError("malformed database schema")
-        if has_pages and kind == b"table" and not name.startswith(b"sqlite_"):
-            text = name.decode("utf-8", "replace")
-            tables[text] = SqliteTable(text, root, sql, file, size, query, indexes)
-        elif has_pages:
+    having_pages, indexes = _check_declarations(tuple(rows))
+    for place, table in having_pages:
+        root = roots[place]
+        if not _is_page(root):
+            raise sqlite3.DatabaseError(MALFORMED_SCHEMA)
+        if table is None:
             others.append(root)
+        else:
+            tables[table] = SqliteTable(table, root, rows[place][2], file, size, query, indexes)
     return tables, others
+
+
+@lru_cache(REMEMBERED_RESULTS)
+def _check_declarations(
+    rows: tuple[tuple[bytes, ...], ...],
+) -> tuple[list[tuple[int, str | None]], frozenset[str]]:
+    """Return the indices of rows with pages, each with the name of its table (None for an index), and
+    the names of all indexes. rows: type, name and declaration. Raise DatabaseError if they contradict
+    each other.
+
+    Reports of one version of Nsight Systems have the same rows.
+    """
+    names = [name.lower() for kind, name, _ in rows if kind == b"table"]
+    if len({*names}) < len(names) or not all(_is_declared(*row) for row in rows):
+        raise sqlite3.DatabaseError(MALFORMED_SCHEMA)
+    having_pages: list[tuple[int, str | None]] = []
+    for place, (kind, name, sql) in enumerate(rows):
+        if kind in (b"table", b"index") and not _VIRTUAL_TABLE.match(sql):
+            is_table = kind == b"table" and not name.startswith(b"sqlite_")
+            having_pages.append((place, name.decode("utf-8", "replace") if is_table else None))
+    indexes = (name.decode("utf-8", "replace") for kind, name, _ in rows if kind == b"index")
+    return having_pages, frozenset(indexes)
 
 
 def _is_page(number: object) -> bool:
@@ -348,7 +369,7 @@ class SqliteTable(SourceTable):
         declared = self.declared
         needed = None if declared.has_frames else declared.rules
         if not self._indexes.issuperset(declared.key_indexes):
-            raise sqlite3.DatabaseError("malformed database schema")
+            raise sqlite3.DatabaseError(MALFORMED_SCHEMA)
         outline = self._describe_outline() if outlined and needed is not None else ()
         if outline and self.name == NVTX_TABLE:
             notes = (NVTX_NOTED.get(column, 0) for column in declared.fields)
