@@ -213,6 +213,15 @@ def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
         yield Kernel(row, bins.get(row["kernel"], []))
 
 
+def list_signs(job: FinishedJob) -> Iterator[tuple[str, str]]:
+    """Yield what the timeline shows besides parts of time: a colour, and its meaning."""
+    events = job.excerpts and job.excerpts.events
+    if events and "h" in events.tracks and (events.tracks["h"]["wait"] > 0).any():
+        yield "wait", "a call waits for other ranks"
+    if events and events.messages.height:
+        yield "message", "a message, from send to receive"
+
+
 def find_page(run: Run, folder: Path | None) -> str:
     """Return the path, relative to a folder, of the page that `report` wrote into a run's folder or
     beside it; "" without a page.

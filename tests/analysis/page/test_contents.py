@@ -23,7 +23,7 @@ from nsys2prv.show.page import load_environment, make_job_page, make_page
 from nsys2prv.show.page.data import encode_varints
 from nsys2prv.show.page.events import read_collectives
 from nsys2prv.show.page.excerpts import choose_excerpts
-from nsys2prv.show.page.sections import place_products
+from nsys2prv.show.page.sections import list_signs, place_products
 from nsys2prv.show.text import use_micro_sign
 
 ROOT = Path(__file__).parents[3]
@@ -233,6 +233,14 @@ def test_mpi_calls_wait_as_the_tables_say() -> None:
         assert sum(data.read_track(lane, "h")["wait"]) == pytest.approx(
             own["wait_ns"].sum(), rel=0.01
         )
+
+
+@pytest.mark.parametrize(("name", "signs"), [("mpi", ["wait", "message"]), ("graphs", [])])
+def test_the_legend_has_waits_and_messages(name: str, signs: list[str]) -> None:
+    with nsys2prv.open(ROOT / "sample_reports" / name, jobs=1) as job:
+        results = job.analyse("time", "findings")
+        finished = FinishedJob(job.describe(), results, choose_excerpts(job, results))
+    assert [colour for colour, _ in list_signs(finished)] == signs
 
 
 def test_moments_have_the_times_of_their_reports() -> None:

@@ -3,12 +3,10 @@ import { cutFront, FONT, getColours } from "./dom.js";
 import { GUTTER } from "./layout.js";
 import { Plot } from "./plot.js";
 
-/** Cividis at eight points, from dark to light: the same to all eyes. */
-const RAMP = [
-  [0, 34, 78], [28, 55, 109], [67, 78, 108], [102, 105, 112], [135, 132, 121], [173, 163, 112],
-  [214, 196, 86], [254, 232, 56]
-];
-const HIGHEST = 460;  // Height of the rows together (px).
+/** Red, green and blue of the points of the scale. */
+const RAMP = getColours().ramp.split(")").slice(0, -1).map(point => point.match(/\d+/g).map(Number));
+const HIGHEST = 704;  // Height of the rows together (px): 64 have a label each.
+const HEAD = 14;      // Height of the labels of columns (px).
 
 const COLOURS = Array.from({ length: 256 }, (_, step) => {
   const x = step / 255 * (RAMP.length - 1), at = Math.min(Math.floor(x), RAMP.length - 2);
@@ -18,16 +16,17 @@ const COLOURS = Array.from({ length: 256 }, (_, step) => {
 export const getRampColour = share => COLOURS[Math.round(255 * Math.min(Math.max(share, 0), 1))];
 
 export class HeatMap extends Plot {
-  /** options: `rows` ({label}), `columns` (their number), `getValue(row, column)` as a share of the greatest,
-   * null for unknown, `describe(row, column)`, lines, `pick(column, row)`, `label`. */
+  /** options: `rows` ({label}), `columns` (their number), `heads`, their labels, `getValue(row, column)` as a
+   * share of the greatest, null for unknown, `describe(row, column)`, lines, `pick(column, row)`, `label`. */
   constructor(root, options) {
     super(root, "heat", options.label, { picked: -1, ...options });
     this.size = Math.max(3, Math.min(20, Math.floor(HIGHEST / this.rows.length)));
-    this.canvas.style.height = `${this.size * this.rows.length}px`;
+    this.top = this.heads ? HEAD : 0;
+    this.canvas.style.height = `${this.size * this.rows.length + this.top}px`;
   }
   find(x, y) {
     const column = Math.floor((x - GUTTER) / ((this.canvas.clientWidth - GUTTER) / this.columns));
-    const row = Math.floor(y / this.size);
+    const row = Math.floor((y - this.top) / this.size);
     return this.rows[row] && column >= 0 && column < this.columns ? [row, column] : null;
   }
   tell([row, column]) { return [this.rows[row].label, ...this.describe(row, column)]; }
@@ -41,7 +40,7 @@ export class HeatMap extends Plot {
     c.textBaseline = "middle";
     c.font = FONT(10);
     this.rows.forEach(({ label }, row) => {
-      const y = row * size;
+      const y = this.top + row * size;
       const middle = Math.max(y + size / 2, 6);
       if (middle >= written + 11) {
         c.fillStyle = colours.soft;
@@ -59,10 +58,13 @@ export class HeatMap extends Plot {
         c.fillRect(GUTTER + column * cell, y, cell * step + (cell > 6 ? -1 : .4), size - (size > 6 ? 1 : 0));
       }
     });
+    c.fillStyle = colours.soft;
+    for (let at = 0, each = Math.ceil(36 / cell); at < (this.heads?.length ?? 0); at += each)
+      c.fillText(cutFront(c, this.heads[at], cell * each - 14), GUTTER + at * cell, HEAD / 2);
     c.lineWidth = 1.6;
     c.strokeStyle = colours.ink;
     if (this.picked >= 0) c.strokeRect(GUTTER + this.picked * cell - .5, .8, Math.max(cell, 3), height - 1.6);
     if (this.hover)
-      c.strokeRect(GUTTER + this.hover[1] * cell, this.hover[0] * size, Math.max(cell, 2), size);
+      c.strokeRect(GUTTER + this.hover[1] * cell, this.top + this.hover[0] * size, Math.max(cell, 2), size);
   }
 }

@@ -2,10 +2,10 @@
 // timeline of one.
 import { markMoment } from "./cards.js";
 import { BarChart } from "./chart.js";
-import { find, make, Painter } from "./dom.js";
+import { find, make } from "./dom.js";
 import { capitalize, countNoun, formatSpan, formatTime } from "./format.js";
 import { sumGrid } from "./groups.js";
-import { getRampColour, HeatMap } from "./heatmap.js";
+import { HeatMap } from "./heatmap.js";
 import { Timeline } from "./timeline.js";
 import { MANY } from "./whole.js";
 
@@ -125,13 +125,6 @@ export const showIterations = data => {
   metric.addEventListener("change", draw);
   byMost.addEventListener("change", draw);
   if (maps.length) draw();
-  const ramp = find("#ramp");
-  new Painter(ramp, (c, width, height) => {
-    for (let x = 0; x < width; x++) {
-      c.fillStyle = getRampColour(x / width);
-      c.fillRect(x, 0, 1.5, height);
-    }
-  }).ask();
 
   const shownNow = { picked: -1, pick, onpick: null };
   return shownNow;

@@ -30,6 +30,7 @@ export const showMessages = data => {
     new HeatMap(find("#messages-map"), {
       rows: names.map(label => ({ label })),
       columns: names.length,
+      heads: names,
       label: `Messages from rows to columns: ${select.value}`,
       getValue: (row, column) => findSum(row, column) ? get(findSum(row, column)) / top : null,
       describe: (row, column) => [["to", names[column]],
@@ -37,7 +38,7 @@ export const showMessages = data => {
                                     ([name, [value, write]]) => [name, write(value(findSum(row, column)))])
                                 : ["no messages"]]
     });
-    find("#messages-top").textContent = `0 to ${write(top)}`;
+    find("#messages-top").textContent = write(top);
   };
   offer(select, Object.keys(figures).map(name => [name, name]), draw);
 };
