@@ -235,7 +235,7 @@ def test_mpi_calls_wait_as_the_tables_say() -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "signs"), [("mpi", ["wait", "message"]), ("graphs", [])])
+@pytest.mark.parametrize(("name", "signs"), [("mpi", ["wait", "message"]), ("graphs", ["message"])])
 def test_the_legend_has_waits_and_messages(name: str, signs: list[str]) -> None:
     with nsys2prv.open(ROOT / "sample_reports" / name, jobs=1) as job:
         results = job.analyse("time", "findings")
