@@ -243,7 +243,7 @@ def _make_operations(layout: str, columns: Mapping[str, np.ndarray]) -> dict[str
         is_nccl = columns["class"] == map_labels("kernel_class")["communication"]
         made["kind"][is_nccl] = Kind.NCCL
     if layout == "memory_operation":
-        kept = ~np.isin(columns[name], MIGRATIONS)
+        kept = np.all([columns[name] != one for one in MIGRATIONS], axis=0)
         made = take_rows(made, kept)
     return made
 

@@ -392,7 +392,7 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
         return True
     own = {*suspect.processes}
     own |= {gpu for gpu, driver in replay.job.drivers.items() if driver in own}
-    meet = [{*members} for members, _ in replay.job.channels if members]
+    meet = replay.remember("members", lambda: [{*one} for one, _ in replay.job.channels if one])
     if not meet:
         return suspect.kind != "host" or replay.job.kernels > 0
     return suspect.is_link or any(own & one and one - own for one in meet)

@@ -133,9 +133,7 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
 
 def find_beside(replay: Replay) -> Beside:
     """Return the kernels that overlap NCCL in the span. They are measured once."""
-    found: Beside | None = replay.measured.get("beside")
-    if found is None:
-        found = replay.measured["beside"] = _measure_beside(replay)
+    found: Beside = replay.remember("beside", lambda: _measure_beside(replay))
     return found
 
 
@@ -181,9 +179,12 @@ def _list_cases(device: _Device, share: np.ndarray, number: int) -> tuple[np.nda
     number: of the device.
     """
     row, name, time = (column[:MOST_CASES] for column in (device.row, device.name, device.lasts))
-    mixed = np.full(len(row), number)
-    for by in range(-NEIGHBOURS, NEIGHBOURS + 1):
-        mixed = mixed * 1_000_003 + np.where(np.roll(row, by) == row, np.roll(name, by), -1)
+    count = len(row)
+    around = np.arange(-NEIGHBOURS, count + NEIGHBOURS) % count
+    rows, names, mixed = row[around], name[around], np.full(count, number)
+    for first in range(2 * NEIGHBOURS, -1, -1):
+        near = slice(first, first + count)
+        mixed = mixed * 1_000_003 + np.where(rows[near] == row, names[near], -1)
     return mixed, name, share[:MOST_CASES], np.log(np.maximum(time, 1))
 
 

@@ -521,6 +521,12 @@ class Replay(Struct, frozen=True, dict=True):
         """Cache: name -> result that is computed once."""
         return {}
 
+    def remember(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return a result that changes do not affect, measured only once per name."""
+        if name not in self.measured:
+            self.measured[name] = measure()
+        return self.measured[name]
+
     def list_compared(self, kinds: tuple[Kind, ...]) -> np.ndarray:
         """Return the sorted processes to compare for some kinds of work. If GPUs of a process are
         ranks, these and the hosts that launch their work are compared.
@@ -734,7 +740,7 @@ class Replay(Struct, frozen=True, dict=True):
         transfers on these. is_wanted: function that selects channels by their hosts.
         """
         edges = self.edges
-        rows = np.setdiff1d(self.select(TRANSFERS), self.find_shared_links())
+        rows, channel, lasts, number = self.remember("transfers", self._list_transfers)
         shapes, wanted = zip(
             *(
                 (len(members) * 2 + (len(hosts) > 1), is_wanted(hosts))
@@ -742,12 +748,10 @@ class Replay(Struct, frozen=True, dict=True):
             ),
             strict=True,
         )
-        channel, lasts = edges.key[rows], self.graph.weight[rows]
         own = np.array(wanted)[channel]
         if not own.any() or own.all():
             return []
-        targets, number = np.unique(edges.target[rows], return_inverse=True)
-        longest = np.zeros(len(targets), lasts.dtype)
+        longest = np.zeros(number.max(initial=-1) + 1, lasts.dtype)
         np.maximum.at(longest, number[own], lasts[own])
         ends_with = np.bincount(channel, longest[number] >= lasts, len(shapes))
         is_hidden = ends_with >= NOT_KNOWN * np.bincount(channel, minlength=len(shapes))
@@ -765,6 +769,14 @@ class Replay(Struct, frozen=True, dict=True):
         # What several messages share is as quick as these.
         is_known = np.isin(channel[own & is_wanted], of_others).any()
         return [*changes, (self.find_shared_links(of_others), 0.0)] if is_known else changes
+
+    def _list_transfers(self) -> tuple[np.ndarray, ...]:
+        """Return the edges of transfers that have a link of their own, their channels, durations
+        (ns), and a number for each moment at which they end.
+        """
+        rows = np.setdiff1d(self.select(TRANSFERS), self.find_shared_links())
+        _, number = np.unique(self.edges.target[rows], return_inverse=True)
+        return rows, self.edges.key[rows], self.graph.weight[rows], number
 
     def find_shared_links(self, channels: Collection[int] | None = None) -> np.ndarray:
         """Return the edges of transfers on host links that several messages share. channels: only

@@ -80,7 +80,7 @@ STACK_COLUMNS = {
 }
 
 
-class RowTable(Struct, frozen=True):
+class RowTable(Struct, frozen=True, dict=True):
     """Rows of a job, its devices, and the units (device groups) that analyses read one at a time."""
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
@@ -108,8 +108,11 @@ class RowTable(Struct, frozen=True):
         return np.unique(self.units[self.units != NO_UNIT]).tolist()
 
     def get_column(self, name: str) -> np.ndarray:
-        """Return a column of `threads` as int64, with -1 for null."""
-        return fill_nulls(self.threads[name], -1).to_numpy()
+        """Return a column of `threads` as int64, with -1 for null; it is not to be changed."""
+        columns = self.__dict__.setdefault("columns", {})
+        if name not in columns:
+            columns[name] = fill_nulls(self.threads[name], -1).to_numpy()
+        return columns[name]
 
     def find(self, name: str, threads: pl.Series) -> pl.Series:
         """Return the value of a column of `threads` for each of these rows (int64, named like the
