@@ -327,10 +327,11 @@ def describe_loss(
         del losses["idle"]
     name, lost = max(losses.items(), key=lambda one: one[1])
     share = lost / max(devices["length"].sum(), 1)
-    uses = frames["uses"]
+    uses, profiler = frames["uses"], 0.0
     if name == "idle" and uses.height:
         uses = uses.filter(pl.col("when") == "idle")
-        share *= 1 - uses["profiler"].sum() / max(uses["length"].sum(), 1)
+        profiler = uses["profiler"].sum() / max(uses["length"].sum(), 1)
+        share *= 1 - profiler
     transfers = facts.replay.select((Kind.NCCL,))
     unmatched = transfers[graph.edges.key[transfers] == 0]
     is_unmatched = len(facts.replay.processes) > 1 and (
@@ -364,9 +365,11 @@ def describe_loss(
                 own = [process + 1 for process in one.processes]
                 tasks += own
                 evidence.append(say("slow", who=job.describe_ranks(own), more=one.ratio - 1))
+    is_told = profiler * lost >= LEAST_PROFILER * devices["length"].sum()
     title = say(
         "loss idle" if name == "idle" else "loss",
         does=does,
+        profiler=profiler * lost / devices.height if is_told else None,
         outside=outside,
         mean=lost / devices.height,
         each=devices.height > 1,

@@ -6,6 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.exports import (
+    KERNEL,
+    PID,
+    RUNTIME,
+    make_export,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
+from tools.exports import make_call as make_nsys_call
 
 import nsys2prv
 from nsys2prv.verdict.culprits import _say_longer
@@ -74,3 +84,25 @@ def test_advice_for_unequal_work_does_not_contradict_its_evidence() -> None:
     """The evidence lists different work of ranks over the run."""
     assert "equal work" not in ADVICE["coupling"]
     assert "in single iterations" in ADVICE["coupling"]
+
+
+def test_idle_time_states_what_its_share_excludes(tmp_path: Path) -> None:
+    """Ten kernels of unknown launches, with gaps of 8 ms; the profiler works in several of them."""
+    kernels = [
+        make_kernel(begin, begin + 2 * MS, correlationId=900 + begin // MS)
+        for begin in range(0, 100 * MS, 10 * MS)
+    ]
+    tables = {
+        "StringIds": make_strings("kern", "cudaLaunchKernel", "CUPTI: Resource Management"),
+        RUNTIME: [make_nsys_call(0, MS // 100, 1, nameId=2)],
+        KERNEL: [*kernels, make_kernel(100 * MS, 101 * MS, correlationId=1)],
+        "PROFILER_OVERHEAD": [
+            {"start": 22 * MS, "end": 60 * MS, "globalTid": make_global_tid(PID), "nameId": 3}
+        ],
+    }
+    with nsys2prv.open(make_export(tmp_path / "r.sqlite", tables), quiet=True) as job:
+        (idle,) = (one for one in job.findings() if one.kind == "idle")
+    # Idle for 80 of 101 ms; the profiler takes 32 of these.
+    assert idle.title.startswith("GPUs are idle for 80.0 ms")
+    assert "(not counted as savings: 32.0 ms in the profiler)" in idle.title
+    assert idle.share == pytest.approx(48 / 101, abs=0.01)
