@@ -10,7 +10,6 @@ import argparse
 import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
 
 from msgspec import structs
 
@@ -33,6 +32,11 @@ LACKING = 6
 #: Tables with rows -> what --trace= traces.
 TRACED = {
     "CUPTI_ACTIVITY_KIND_": "cuda",
+    "CUPTI_ACTIVITY_KIND_OPENACC": "openacc",
+    "CUBLAS_": "cublas",
+    "CUDNN_": "cudnn",
+    "OPENGL_": "opengl",
+    "VULKAN_": "vulkan",
     "NVTX_EVENTS": "nvtx",
     "OSRT_API": "osrt",
     "MPI_": "mpi",
@@ -41,6 +45,8 @@ TRACED = {
     "CUDA_GRAPH": "cuda",
 }
 TRACE = "--trace="
+#: Variable that only one MPI library sets -> the option that names this library.
+LIBRARIES = {"OMPI_COMM_WORLD_RANK": "--mpi-impl=openmpi"}
 #: Table that only jobs with GPUs can have.
 GPU_METRICS = "GPU_METRICS"
 
@@ -56,8 +62,10 @@ def run_quality(options: argparse.Namespace) -> Answer:
     tables = {table for info in infos for table in info.parts}
     unrecorded = list_unrecorded(tables if described["devices"] else {*tables, GPU_METRICS})
     wanted = [*list_options(lacking), *(WOULD_TELL[what]["option"] for what in unrecorded)]
-    common = (name for name in RANK_VARIABLES if all(name in one.launcher_ranks for one in infos))
-    output = [f"--output=rank%q{{{name}}}" for name in islice(common, len(infos) > 1)]
+    common = [name for name in RANK_VARIABLES if all(name in one.launcher_ranks for one in infos)]
+    if any(note.kind == "mpi_not_recorded" for note in lacking):
+        wanted += [LIBRARIES[name] for name in common if name in LIBRARIES]
+    output = [f"--output=rank%q{{{name}}}" for name in common[: len(infos) > 1]]
     command = _make_command(tables, [*wanted, *output], program)
     lines = [*make_heading(described), *format_notes(described["notes"]), ""]
     if lacking:

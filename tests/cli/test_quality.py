@@ -53,9 +53,14 @@ def test_what_is_recorded_is_not_asked_for_again(tmp_path: Path) -> None:
     assert "planted-secret" not in done.stdout
 
 
-def test_command_records_required_mpi(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK"])
+def test_command_records_required_mpi(variable: str, tmp_path: Path) -> None:
+    """The MPI library is named if its launcher identifies it."""
     tables = {
-        "META_DATA_CAPTURE": [{"name": "MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "value": "true"}],
+        "META_DATA_CAPTURE": [
+            {"name": "MPI_TRACE_OPTIONS:COLLECT_MPI_TRACE", "value": "true"},
+            {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'{variable}="0"'},
+        ],
         "OSRT_API": [make_os_call(0, 40_000_000, 1)],
         "StringIds": make_strings("read"),
     }
@@ -65,13 +70,18 @@ def test_command_records_required_mpi(tmp_path: Path) -> None:
     assert title == "To record all of this"
     traced = next(word for word in command.split() if word.startswith("--trace="))
     assert "mpi" in traced.removeprefix("--trace=").split(",")
+    assert ("--mpi-impl=openmpi" in command.split()) == variable.startswith("OMPI")
 
 
 def test_command_does_not_promise_what_no_option_records() -> None:
     """Nsight Systems lost events of this job; no option brings them back."""
     done = run_command("quality", "-q", str(SAMPLES / "machine"))
     assert done.returncode == 6
-    assert done.stdout.splitlines()[-2] == "To record all of this, follow the advice above and use"
+    title, command = done.stdout.splitlines()[-2:]
+    assert title == "To record all of this, follow the advice above and use"
+    # Everything that was traced is traced again.
+    traced = next(word for word in command.split() if word.startswith("--trace="))
+    assert {"openacc", "opengl", "openmp"} <= {*traced.removeprefix("--trace=").split(",")}
 
 
 def test_reports_and_quality_give_the_same_advice() -> None:
