@@ -40,9 +40,9 @@ from nsys2prv.table.runs import Span
 NEAR_ROWS = 32_768
 #: Numbers that are less far apart are taken for one run of consecutive ones: ids of calls, rows.
 NEAR_IDS, FEW_ROWS = 64, 64
-#: Maximum number of row runs of a table.
-MOST_RUNS = 32
-#: Columns that identify the stream or thread of a range.
+#: Runs of rows of a table at most; and runs of numbers that are kept in memory.
+MOST_RUNS, KEPT_RUNS = 32, 100_000
+#: Columns that tell the stream or thread of a range.
 OBJECT_COLUMNS = (*STREAM_COLUMNS, "globalTid")
 #: Maximum number of ranges that overlap in a chain.
 LONGEST_CHAIN = 64
@@ -136,10 +136,18 @@ def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
 
 
 def _join(several: Iterable[_Runs], gap: int = NEAR_IDS) -> _Runs:
-    """Return several runs merged into one."""
-    none = np.zeros((0, 2), np.int64)
-    both = np.concatenate([none, *(np.stack(astuple(one), axis=1) for one in several)])
-    return _Runs(*both[both[:, 0].argsort(kind="stable")].T).join(gap)
+    """Return several runs merged into one. If there are many, as in shuffled tables, also those further
+    apart than `gap` are merged.
+    """
+    joined = _Runs(NONE, NONE)
+    for one in several:
+        first, last = map(np.concatenate, zip(astuple(joined), astuple(one), strict=True))
+        order = first.argsort(kind="stable")
+        joined = _Runs(first[order], last[order]).join(gap)
+        while len(joined.first) > KEPT_RUNS:
+            gap *= 2
+            joined = joined.join(gap)
+    return joined
 
 
 def _read_ids(database: Database, parts: Sequence[Part]) -> _Runs:

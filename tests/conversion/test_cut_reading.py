@@ -17,7 +17,7 @@ from tools.trace import Row, Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.conversion import cut_reading
+from nsys2prv.conversion import cut_reading, cut_rows
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.export import outlines, sqlite
 
@@ -86,8 +86,9 @@ def compare_part(
 def test_a_part_of_a_large_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports, luck = sorted((SAMPLES / name).glob("*.sqlite")), random.Random(len(name))
     of_all: Counter[str] = Counter()
-    for block_rows in (8, 8, 64):
+    for block_rows, kept_runs in ((8, 3), (8, 100), (64, 100)):
         begin = luck.uniform(0, 90)
+        monkeypatch.setattr(cut_rows, "KEPT_RUNS", kept_runs)
         monkeypatch.setattr(outlines, "BLOCK_ROWS", block_rows)
         time = f"{begin}%:{begin + luck.uniform(1, 10)}%"
         whole, part = compare_part(reports, time, tmp_path, monkeypatch)
