@@ -135,8 +135,8 @@ TEXT_BYTES, BLOCK_BYTES, LONGEST_LINE = 1 << 24, 1 << 20, 1 << 26
 #: Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 #: Settings of jemalloc, with polars' prefix: blocks of some MB are treated like others, and freed
-#: memory is kept for 1 s.
-_POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000"
+#: memory is kept for 1 s, in one place for all threads.
+_POLARS = "_RJEM_MALLOC_CONF", "oversize_threshold:0,dirty_decay_ms:1000,narenas:1"
 #: How polars runs queries: most here are of few rows, for which its other way takes six times as long.
 _ENGINE = "POLARS_ENGINE_AFFINITY", "in-memory"
 #: Blocks up to this size come from the heap (glibc takes no more), and a process keeps this
