@@ -425,7 +425,8 @@ class Shared(Struct, frozen=True):
         if len(self.met) != self.part.count:
             return self.part
         if isinstance(self.part, SomeRows):
-            return replace(self.part, rowids=tuple(self.part.rowids[row] for row in rows.tolist()))
+            rowids = np.array(self.part.rowids, np.int64)[rows]
+            return replace(self.part, rowids=tuple(rowids.tolist()))
         if len(rows) * FEW_ROWS > len(self.met):
             return self.part
         rowids = tuple((rows + self.part.first).tolist())
