@@ -119,7 +119,7 @@ const moment = { begin: 5_000_000, end: 6_000_000, view: [0, 1], lanes: [0, 1], 
 check("a moment", describeMoment(data, moment), "5.000 to 6.000 ms (1.00 ms), in iteration 2 of the steady state. The GPU of rank 0 does not compute then; its host is mostly outside recorded calls (1.00 ms, mainly in the NVTX range inner). "
   + "To AllReduce of 4.00 kB among world (0-1) rank 0 comes 1.00 ms after the first.");
 const waiting = makeData([[1, "h", [[1_000_000, 4_500_000, 3, 5, 0, 0, 3_500_000, 0], [4_500_000, 5_900_000, 4, 5, 0, 0, 1_000_000, 1]]]]);
-check("waits within a moment", describeMoment(waiting, { ...moment, collective: 0 }).split(". ").at(-1), "Meanwhile rank 1 waits in cudaLaunch, for rank 0: 500.00 µs of this time.");
+check("waits within a moment", describeMoment(waiting, { ...moment, collective: 0 }).split(". ").at(-1), "Meanwhile rank 1 waits in cudaLaunch, for rank 0: 500 µs of this time.");
 
 // ---- tables -----------------------------------------------------------------------------------
 const table = makeTable([["kernel", "kernel", ["b <i>", "a", "c"], true], ["time_ns", "time", [2000, null, 1e6], false], ["x_efficiency", "x", [.5, .7, .9], false]]);
