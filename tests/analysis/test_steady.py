@@ -107,7 +107,7 @@ def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["diff", a, b, "--fail-above", "5%"]) == 4
     headline = " ".join(capsys.readouterr().out.split())
     assert re.match(
-        r"With reserve \(other work, 56% of its kernels are the same\): "
+        r"Comparable with reservations: the work differs \(only 56% of the kernels are the same\)\. "
         r"B takes [\d.]+% longer than A \(iteration [\d.]+ ms → [\d.]+ ms, up to [\d.]+% may be chance\)\. Main cause: kernel",
         headline,
     )

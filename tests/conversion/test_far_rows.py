@@ -24,7 +24,7 @@ from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.events.kind import Reason
-from nsys2prv.export import recording
+from nsys2prv.export import outlines, recording
 from nsys2prv.export.info import read_report_info
 from nsys2prv.export.recording import Capture
 from nsys2prv.export.sqlite import open_database
@@ -60,7 +60,7 @@ def copy_damaged(
         ).fetchall()
         for name in tables or [name for (name,) in tables_with_rows if name not in OTHERS]:
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
-            times = [column for column in (*recording.TIMES, *recording.ENDS) if column in columns]
+            times = [column for column in (*outlines.TIMES, *outlines.ENDS) if column in columns]
             rows = (
                 connection.execute(f'SELECT rowid FROM "{name}" ORDER BY "{times[0]}"').fetchall()
                 if times
