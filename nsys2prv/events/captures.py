@@ -30,7 +30,7 @@ COLUMNS = {
 CAPTURES = "graph_captures"
 #: Longest chain of copies of a node.
 _MOST_COPIES = 8
-#: Calls that begin and end a capture, and those that add a node to it or to a graph.
+#: Calls that start and end a capture, and calls that add a node to it or to a graph.
 _BEGINS, _ENDS = "StreamBeginCapture", "StreamEndCapture"
 _ADDS = r"^cu(?:da)?(?:Launch|Graph(?:Launch|Add)|(?:Mem|Malloc|Free)\w*Async)"
 _FOUND = ("process", "node", "captor", "captured")

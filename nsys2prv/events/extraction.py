@@ -188,7 +188,7 @@ class ReadingSettings(Struct, frozen=True):
     nccl_calls: bool = True
     #: Kind -> ns; shorter ranges of it are dropped.
     min_durations: Mapping[str, int] = field(default_factory=dict)
-    #: Rules of kernel classes; None for those that come with nsys2prv.
+    #: Rules of kernel classes; None for the rules of nsys2prv.
     kernel_rules: tuple[ClassRule, ...] | None = None
     #: Layout -> bits of the fields to store; kind of lines -> 0 for none. Missing keys mean
     #: everything.
@@ -197,7 +197,7 @@ class ReadingSettings(Struct, frozen=True):
     callstack: int = 1
     #: True if whole stacks are stored, for analyses.
     stacks: bool = False
-    #: Rules of NVTX names; None for those that come with nsys2prv.
+    #: Rules of NVTX names; None for the rules of nsys2prv.
     nvtx_rules: tuple[NvtxRule, ...] | None = None
 
 
@@ -229,10 +229,10 @@ class Extraction:
         self.names: dict[str, Names] = {}
         #: Callers of call stacks by level, names of the set `caller`; the first are none.
         self.callers = [np.full((1, CALLER_LEVELS), ABSENT)]
-        #: Launching calls to look up, and those that this extraction finds.
+        #: Launching calls to look up, and launching calls that this extraction finds.
         self.launches = launches
         self.launched: list[Launches] = []
-        #: NCCL calls to look up, and those that this extraction finds.
+        #: NCCL calls to look up, and NCCL calls that this extraction finds.
         self.nccl_calls = nccl_calls
         self.found_nccl_calls: list[dict[str, np.ndarray]] = []
         self._found: dict[str, Any] = {}

@@ -81,7 +81,7 @@ CONTEXT_KEY = ("gpuId", "vmId", "contextId")
 SWITCHES = dict.fromkeys((*CONTEXT_KEY, "timestamp", "tag"), pl.Int64)
 #: OpenMP's tables of tasks and of parallel regions.
 TASKS, REGIONS = "OPENMP_EVENT_KIND_TASK", "OPENMP_EVENT_KIND_PARALLEL"
-#: ompt_task_flag_t: bits for the type of a task, below those for how it runs.
+#: ompt_task_flag_t: bits for the type of a task; the bits above describe its execution.
 TASK_TYPE = 0x1F
 #: Ranges longer than this (ns) have no end on the report's clock, if the report does not state
 #: their duration.
@@ -308,7 +308,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     rows = extraction.database.count_rows(part)
     extraction.account.rows += rows
-    # Those of contexts that were there before are counted with the first part, wherever they are.
+    # Switches of contexts that existed before are counted with the first part, wherever they are.
     extraction.account.skipped[Reason.WITHIN_SWITCH] += (
         rows - columns.rows - extraction.account.dropped[Reason.SWITCHED_IN_BEFORE]
     )

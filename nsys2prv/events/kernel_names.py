@@ -29,7 +29,7 @@ MAX_DEPTH = 64
 _DATA = load_shipped_file("nsys2prv.events.catalogue", "kernel_words.yaml")
 #: Sets of words in the kernel names.
 WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
-#: Wrapper -> which of its arguments stands for the whole.
+#: Wrapper -> index of the argument that replaces the whole name.
 WRAPPERS = {word: place for place, words in _DATA["wrappers"].items() for word in words.split()}
 _FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
@@ -69,7 +69,7 @@ _TOKEN = re.compile(
     r"|(-?\d[\w.]*|[^\W\d][\w.$]*(?:::(?!operator\b)[^\W\d][\w.$]*)*|\$_\d+)"
     r"|'lambda(\d*)'|(::)|([<(\[{])|([>)\]}])|(,)|(\*)"  # 'lambda0' is LLVM's second lambda
 )
-# What a closing bracket may close; "l" is the "<" of GCC's `f()::<lambda(int)>`.
+# Brackets that a closing bracket may close; "l" is the "<" of GCC's `f()::<lambda(int)>`.
 _CLOSES = {")": "(", "]": "[", "}": "{", ">": "<l"}
 
 
@@ -88,8 +88,8 @@ class _NameReader:
     def __init__(self) -> None:
         #: For each open bracket: it, and path, stars and arguments around it.
         self._stack: list[tuple[str, list[NamePart], int, list[Expr]]] = []
-        #: What was read since the innermost bracket: arguments, and of the last one the steps of
-        #: its name, its stars, and whether there is anything in it.
+        #: Contents since the innermost bracket: arguments; for the last one, the steps of its name,
+        #: its stars, and whether it has any text.
         self._args: list[Expr] = []
         self._path: list[NamePart] = []
         self._stars, self._seen = 0, False
@@ -97,7 +97,7 @@ class _NameReader:
         self._group: Expr | None = None
         #: The last thing with a parameter list, outside all brackets.
         self._function: list[NamePart] = []
-        #: Kind of the token before, and where it ended.
+        #: Kind of the previous token, and its end.
         self._before = self._end = 0
 
     def read(self, name: str, parameters: bool) -> Expr:

@@ -96,9 +96,9 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     line_sizes: str = ""
     #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
-    #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
+    #: Condition on the rows of its tables: SQL with columns in braces; "" for all rows.
     where: str = ""
-    #: In place of `where`: `module.function` that returns it for a report (`ReportInfo`).
+    #: Replaces `where`: `module.function` that returns it for a report (`ReportInfo`).
     where_in_report: str = ""
 
     #: Command-line names that include it, but not for exclusions and minimum durations.
@@ -132,8 +132,8 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     lookup_tables: tuple[str, ...] = ()
     #: True if its rows are also rows of other kinds, with additional information.
     rereads_rows: bool = False
-    #: Each of its rows is translated without the others, but for the call that launched it: of a part in time
-    #: its own rows are read. By default if the kind has no `read`.
+    #: True if each of its rows is translated without other rows, except for the launching call: for
+    #: a time range, only the rows in it are read. By default, true if the kind has no `read`.
     separable: bool = False
     #: For kinds that are not: outlines note all of their rows (:mod:`nsys2prv.export.outlines`), so that of the rows
     #: outside a part in time only these are read.
@@ -145,8 +145,8 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     needs: tuple[str, ...] = ()
     #: True if its rows are GPU work. If all such rows are missing or excluded, there is a warning.
     gpu_work: bool = False
-    #: For reports that hold none of it: `module.function` that returns the kind of rows that a
-    #: report (`Database`) has in its place, or "".
+    #: For reports without such rows: `module.function` that returns the kind that a report
+    #: (`Database`) has instead, or "".
     hint_when_missing: str = ""
     #: None: all of its events come from rows of its tables.
     derived: Derived | None = None
@@ -200,7 +200,7 @@ class Rows(Struct):
     layout: str
     #: Begin, local ns.
     begin: np.ndarray
-    #: End, local ns; NULL or OPEN where the kind allows it; ignored where the layout is a state.
+    #: End, local ns; NULL or OPEN if the kind allows it; ignored if the layout is a state.
     end: np.ndarray
     #: Index into the extraction's objects.
     object: np.ndarray
@@ -209,12 +209,13 @@ class Rows(Struct):
     #: if a number is unknown. In other fields, nothing refuses ABSENT, and it is taken for the
     #: first name.
     columns: dict[str, np.ndarray]
-    #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
+    #: Index into the extraction's NVTX domains, for layouts with event types that depend on the
+    #: domain.
     domain: np.ndarray | None = None
     #: Communication lines that lead to these rows.
     lines: CommunicationLines | None = None
-    #: Ranges of one owner on one object belong together; those of several get rows of their own
-    #: where they cross (derived events only).
+    #: Ranges of one owner on one object nest; ranges of several owners get separate rows if they
+    #: cross (derived events only).
     nesting_owner: np.ndarray | None = None
     #: Key of each row's call stack in its report, 0 for none.
     stack: np.ndarray | None = None
@@ -268,13 +269,13 @@ class Counters(Struct):
 
     #: Name of the layout in the catalogue.
     layout: str
-    #: Local ns, each time at most once, shape (n,).
+    #: Local ns, without duplicates, shape (n,).
     time: np.ndarray
     #: Index into the extraction's objects.
     object: int
     #: Metric of each column of `values`.
     metrics: tuple[Metric, ...]
-    #: int64, shape (n, len(metrics)); ABSENT where an instant lacks a metric.
+    #: int64, shape (n, len(metrics)); ABSENT if a time lacks a metric.
     values: np.ndarray
 
 
@@ -314,7 +315,7 @@ class Account(Struct):
                 getattr(self, name).update(+counts)
 
 
-#: Key -> text, of reasons that are routine and of those that are not.
+#: Key -> text, of routine reasons and of other reasons.
 _TEXTS: dict[str, dict[str, str]] = load_shipped_file(__package__, "reasons.yaml")
 
 
@@ -364,7 +365,7 @@ def is_routine(key: str) -> bool:
 class UnreadTable(NamedTuple):
     """Reason why a table that no event kind reads is not translated."""
 
-    #: What it has: `no_events`; of events, `not_used` or `unknown_table`.
+    #: Its contents: `no_events`; if it has events, `not_used` or `unknown_table`.
     has: str
     reason: str
 

@@ -55,7 +55,7 @@ class Segment(Struct, frozen=True):
     low: int
     #: Greatest correlation id.
     high: int
-    #: Rows of the process in the piece: its first, and the one behind its last.
+    #: Rows of the process in the piece: the first one, and the one after its last.
     first: int
     last: int
     #: Ids of the names in the piece, each once.

@@ -59,7 +59,7 @@ DEEPEST = 8
 EVENTS, EVENT_FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA"
 TYPE_FIELDS = "GENERIC_EVENT_TYPE_FIELDS"
 GENERIC_LAYOUT = "generic_counter"
-#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. What plugins sample has
+#: ENUM_NSYS_GENERIC_EVENT_GROUP: 1 FTrace, 2 NvMedia, 3 Hypervisor, 4 ETW. Samples of plugins have
 #: none.
 NO_SAMPLES = frozenset({1, 2, 3, 4})
 

@@ -74,7 +74,7 @@ ALL, FROM_ROOT, TO_ROOT, FROM_LOWER = 0, 1, 2, 3
 #: Role -> names of the functions that have it.
 _ROLES_FILE = load_shipped_file("nsys2prv.events.catalogue", "mpi/roles.yaml")
 _ROLES = {role: [f"MPI_{name}" for name in names.split()] for role, names in _ROLES_FILE.items()}
-#: Roles of blocking collectives -> who waits. Those of equal sizes come first.
+#: Roles of blocking collectives -> waiting ranks. Collectives with equal sizes come first.
 _WAITS = {
     "all_wait_of_equal_size": ALL,
     "all_wait": ALL,
@@ -122,8 +122,8 @@ class Communicators:
         self.sizes = np.array([*map(len, members), 0, 0], np.int64)
         self._start = np.cumsum(self.sizes) - self.sizes
         self._table = np.array([*chain.from_iterable(members), UNKNOWN], np.int64)
-        #: Rank, handle, time (local ns) from which it means the communicator, and the index of that.
-        #: Those that no call made are there from the beginning.
+        #: Rank, handle, time (local ns) from which the handle means the communicator, and the
+        #: communicator's index. Communicators that no call made exist from the beginning.
         self._handles = _transpose(
             (row.rank, row.handle, NULL if row.name in {WORLD, SELF} else row.time, index)
             for index, row in enumerate(rows)
@@ -312,7 +312,7 @@ def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
     function, waits = np.array(meetings, np.int64).reshape(-1, 2)[calls.codes].T
     key = calls.communicators.keys[calls.communicator]
     root = calls.to_world_ranks("rootRank")
-    # Sizes count only where they are equal on all ranks.
+    # Sizes are used only if they are equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
     size = np.where(sizes_tell, fill_with_zero(calls.columns["size"]), 0)
     timed = (calls.columns["start"] != NULL) & (calls.columns["end"] != NULL)

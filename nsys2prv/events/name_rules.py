@@ -98,8 +98,8 @@ class Classifier:
     """Applies class rules in order, and caches the classes of names."""
 
     def __init__(self, rules: Iterable[ClassRule]) -> None:
-        #: Words of which each text that a shipped pattern matches has one, found while the package
-        #: was built.
+        #: Words: each text that a shipped pattern matches contains one of them. They are found when
+        #: the package is built.
         known = _load_shipped("kernel").get("words", {})
         self._rules = [(rule, known.get(rule.name or rule.full, ())) for rule in rules]
         self._words = list(chain(("<",), *known.values()))  # polars asks for one at least
@@ -321,7 +321,7 @@ def _find_kept_number(text: str, name: str, number: int) -> int:
 
 # ---- ranges by their names --------------------------------------------------------------------------------------------------------
 
-#: Text before and behind a number that the shipped rules remove from a name.
+#: Text before and after a number that the shipped rules remove from a name.
 NUMBERED = (
     *((before, "") for before in (" ", "#", " #", ":", ": ", "=", " = ", "-", "_", ", seq = ")),
     *((before + bracket[0], bracket[1]) for before in ("", " ") for bracket in ("[]", "()")),
@@ -337,7 +337,7 @@ class NamePattern(Struct, frozen=True):
     expression: str
     #: Names of the trace that match: value, label.
     names: pl.DataFrame
-    #: Names of the trace that may match with a number behind them: value, label.
+    #: Names of the trace that may match with a number after them: value, label.
     numbered: pl.DataFrame
 
     @classmethod

@@ -65,7 +65,7 @@ FIRST_MAKING, LAST_MAKING = _VALUES["comminitrank"], _VALUES["commgrow"]
 ALL_WAIT = tuple(_VALUES[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall"))
 WAIT_FOR_ROOT = _VALUES["broadcast"], _VALUES["scatter"]
 ROOT_WAITS = _VALUES["reduce"], _VALUES["gather"]
-#: Operations whose bytes are one rank's share.
+#: Operations with one rank's share as their bytes.
 SHARE_OPERATIONS = tuple(
     _VALUES[name] for name in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 )
@@ -85,7 +85,7 @@ _PAYLOADS = load_shipped_file("nsys2prv.events.catalogue", "nccl_payloads.yaml")
 SPELLINGS: Mapping[str, list[str]] = _PAYLOADS["fields"]
 #: The value of rows that lack a field: of communicators (bits of their hash) it is 0.
 NONE = dict.fromkeys(SPELLINGS, ABSENT) | {"communicator": 0}
-#: Fields that groups have where all their operations share them.
+#: Fields that groups have if all their operations have the same value.
 COMMON = ("reduction", "root", "peer", "group", "data_type")
 #: Columns of calls or kernels by name.
 Arrays = Mapping[str, np.ndarray]
@@ -109,8 +109,8 @@ SMALL_TABLE = 100_000
 COMMUNICATORS = "nccl_communicators"
 #: Columns of ranges that are read.
 COLUMNS, TEXTS = (*nvtx.NAME_COLUMNS, "jsonTextId", "eventId"), ("text", "jsonText", "binaryData")
-#: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
-#: all of its group.
+#: Facts of kernels; and of sends and receives: a row for each, with its kernel, if one kernel
+#: performs its whole group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
 #: Fields of the layout, and columns of the facts KERNELS, both from the group of calls.
 KERNEL_FIELDS, KERNEL_FACTS = (
@@ -529,7 +529,7 @@ def _sum_groups(operations: Arrays) -> Arrays:
     is_known = (reduce(np.minimum, size) >= 0) & ~several
     groups["bytes"] = np.where(is_known, groups["bytes"], ABSENT)
     groups["known"] = is_known.astype(np.int64)
-    # Of the collective that comes first; the row behind all stands for none.
+    # The first matching collective; the row after all others means none.
     collective = reduce(np.minimum, np.where(pairs, rows, np.arange(rows)))
     groups["first_operation"] = np.append(operation, 0)[collective]
     groups["sequence"] = np.append(operations["sequence"], ABSENT)[collective]
@@ -576,7 +576,7 @@ def match_kernels(
     (group, _), _ = factorize_together(place[begun], devices[begun])
     parts = np.where(shared > 0, shared, np.bincount(group, minlength=len(fused)))
     parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
-    # One more group stands for none.
+    # An additional group means none.
     place[begun & (times > np.append(groups["end"], 0)[place])] = -1
     groups |= {name: groups[name] // parts for name in _SUMS} | {"parts": parts}
     table = np.full((len(groups), len(fused) + 1), ABSENT)
@@ -630,14 +630,14 @@ def attach_payloads(
     }
     moving, groups = extraction.find_once("NCCL calls", lambda: _read_groups(extraction))
     told = match_kernels(groups, thread, call, columns["deviceId"])
-    # Each replay is an operation of its own.
+    # Each replay is a separate operation.
     told["sequence"] = np.where(in_graph, ABSENT, told["sequence"])
     extraction.add_fact(KERNELS, {**facts, **{name: told[name] for name in KERNEL_FACTS}})
     _save_messages(extraction, {**told, **facts}, moving)
     if not extraction.settings.nccl_calls:
         return dict.fromkeys((*KERNEL_FIELDS, "communicator"), np.full(len(call), ABSENT))
     payloads = {field: told[field] for field in KERNEL_FIELDS}
-    # A kernel of several operations has no number of its own.
+    # A kernel of several operations has no number.
     payloads["sequence"] = np.where(told["fused"] == 1, told["sequence"], ABSENT)
     return {**payloads, "communicator": name_communicators(extraction, told["communicator"])}
 

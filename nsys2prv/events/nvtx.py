@@ -76,7 +76,7 @@ from nsys2prv.export.source import (
 )
 
 TABLE = "NVTX_EVENTS"
-#: Columns that tell the names and places of ranges and marks.
+#: Columns with the names and places of ranges and marks.
 NAME_COLUMNS = ("start", "end", "globalTid", "domainId", "category", "textId")
 NAME_TEXTS = ("text",)
 NO_TEXT = "(no text)"
@@ -96,9 +96,9 @@ MOST_NAMES = 256
 WRAPPING = re.compile(r"\.(?:u?int\d*|float\d*|double|size|address|u?char|bool)\Z")
 #: Paths of real numbers that JSON may write as whole ones.
 REAL_PATH = re.compile(r"\.(?:float\d*|double)\Z")
-#: Columns with numbers: of those of a row the first counts.
+#: Columns with numbers; the first number of a row is used.
 WHOLE_COLUMNS, REAL_COLUMNS = NVTX_WHOLE_NUMBERS, NVTX_REALS
-#: Columns that tell when, where and in which domain an event is.
+#: Columns with the time, place and domain of an event.
 PLACE = ("start", "end", "globalTid", "domainId", "eventType")
 #: Path of the one number that an event carries in a column, as if it stood in JSON.
 PATH = "$.payload"
@@ -337,8 +337,7 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     ranges, operations, replays = (facts[name] for name in (RANGES, OPERATIONS, REPLAYS))
     if not ranges.height or not operations.height:
         return
-    # Outer ranges first: where ranges enclose the same work, only the order shows which one is
-    # inside.
+    # Outer ranges first: if ranges enclose the same work, only the order shows which one is inside.
     outer_first = {"descending": [False, False, True], "maintain_order": True}
     ranges = ranges.sort("thread", "begin", "end", **outer_first)
     projected = project_ranges(ranges, operations).sort("range", "object")
@@ -577,9 +576,9 @@ def _count_numbers(
     leaves = take_rows(leaves, is_long)
     labels, metric = _label_leaves(extraction, leaves, paths)
     kept = mask_most_frequent(extraction, metric, MOST_NAMES, Reason.RARE_PAYLOAD_NAME)[metric]
-    # Fractions are the integers that their bits are: those of greater ones are greater. They are scaled
-    # once all of a name are known (nsys2prv.table.samples). 0 is added for -0.0, whose bits are
-    # those of a negative number.
+    # Fractions are stored as the integers with the same bits; larger fractions have larger
+    # integers. They are scaled when all values of a name are known (nsys2prv.table.samples). 0 is
+    # added because the bits of -0.0 are a negative number.
     fraction = leaves["fraction"][kept]
     is_none = np.isnan(fraction)
     account.repaired[Reason.NOT_A_NUMBER] += int(np.count_nonzero(is_none))
@@ -655,7 +654,7 @@ def _read_values(payloads: Sequence[bytes]) -> tuple[pl.DataFrame, list[str]]:
     pieces, paths = [], Numbering()
     sizes = np.array([len(payload) for payload in payloads], np.int64)
     fitting = np.flatnonzero(sizes <= PAYLOAD_BYTES)
-    # A path is as long as half of the payload where the other half is values of five characters.
+    # A path can be as long as half of the payload, if the other half is values of five characters.
     group = np.cumsum(sizes[fitting] * (sizes[fitting] + 512) // 16) // PATH_BYTES
     for numbers in np.split(fitting, find_edges(group)[1:-1]):
         own = ((number, payloads[number]) for number in numbers.tolist())

@@ -39,10 +39,12 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.export.source import FEW_TEXTS, DistinctTexts, Texts, decode_texts
 
-#: What is read of a text: columns (int64), ABSENT where it does not say so. Of a product: its operations,
-#: those with a causal mask, if it is attention, and how many numbers its operands and results are.
+#: Facts read from a text: columns (int64), ABSENT if the text does not state it. Of a product: its
+#: operations, its operations with a causal mask if it is attention, and the number of elements in
+#: its operands and results.
 FACTS = ("operations", "phase", "requests", "tokens", "masked", "elements")
-#: Operators whose shapes give a product: of matrices, attention, the backward pass of a convolution.
+#: Operators with shapes that define a product: GEMMs, attention, the backward pass of a
+#: convolution.
 _OPERATOR = (
     r"^(?:aten|flash_attn\w*)::(_scaled_mm|addmm|baddbmm|bmm|mm|convolution_backward|_flash_attn_(?:forward|backward)"
     r"|_scaled_dot_product_(?:flash|efficient|cudnn)_attention(?:_backward)?),"
@@ -61,16 +63,16 @@ _PRODUCT = (
 _STEP = (
     r"^(?:execute_(?:\d+_)?context_\d|\[Executor\] _forward_step|step\[(?:EXTEND|DECODE|MIXED)\b)"
 )
-#: How such texts begin, and what is in all that have shapes but for those that begin so.
+#: Starts of such texts, and text that all others with shapes contain.
 _WITHOUT = ("execute_", "[Executor]", "step[", "{'mod': ")
 _BEGINNINGS, _SHAPES = ("aten::", "flash_attn", "{'Module'", *_WITHOUT), "[["
 #: The shapes of all arguments; weights of a module and its first input, and the same of PyProf.
 _SIZES = r"\bsizes = \[(\[.*?\])\](?:,|$)"
 _MODULE = r"'weight': \[(?<weight>[\d, ]+)\].*?'Inputs': \[\[(?<input>[\d, ]*)\]"
 _PYPROF = r"'shape': \((?<input>[\d, ]*)\).*?'shape': \((?<weight>[\d, ]*)\)"
-#: What else is known of a convolution.
+#: Other facts about a convolution.
 _STEPS = ("stride", "padding", "dilation")
-#: Operations of the backward pass of attention, of those of its forward pass.
+#: Operations of the backward pass of attention, relative to its forward pass.
 _OF_BACKWARD = 2.5
 #: Requests and tokens of a step that begin, and that go on.
 _COUNTS = (
@@ -153,7 +155,8 @@ def _read_steps(texts: pl.Series) -> pl.DataFrame:
     requests, tokens = (
         said.field(name).cast(pl.Int64, strict=False) for name in ("requests", "tokens")
     )
-    # Without a number each request that goes on gets one token, and those that do not begin have none.
+    # Without a number, each continuing request gets one token. Without starting requests, their
+    # tokens are 0.
     beginning = pl.coalesce(take("begin_tokens"), pl.when(begin == 0).then(0))
     going_on = pl.coalesce(
         pl.col("0").struct.field("go_on_tokens").cast(pl.Int64, strict=False), go_on
@@ -204,14 +207,14 @@ def _count_operations(texts: pl.Series) -> pl.DataFrame:
     )
 
 
-#: Operations of a product, those with a causal mask, and the numbers of its operands and results: null for
-#: other texts.
+#: Operations of a product, operations with a causal mask, and number of elements in its operands
+#: and results: null for other texts.
 _Counts = tuple[pl.Expr, pl.Expr, pl.Expr]
 
 
 def _count_matrices() -> _Counts:
     a, b = pl.col("a"), pl.col("b")
-    # The operands of a batch of products are alike but for their last two sizes.
+    # The operands of a batch of products are equal except for their last two sizes.
     fits = (a.list.len() >= 2) & (a.list.len() == b.list.len())
     fits &= ~pl.col("operator").str.contains(f"{_ATTENTION}|convolution")
     inner, columns = a.list.last(), b.list.last()

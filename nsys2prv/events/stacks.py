@@ -38,7 +38,7 @@ from nsys2prv.export.database import Database
 from nsys2prv.export.source import FRAME_COLUMNS, NULL, StackRows
 
 CUDA_CALLS, CUDA_STACKS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA_CALLCHAINS"
-#: Calls that tell how stacks are numbered.
+#: Number of calls from which the numbering of stacks is recognized.
 LOOKED_AT = 200
 #: Column of calls with the number of their stack.
 CHAIN = "callchainId"
@@ -46,7 +46,7 @@ CHAIN = "callchainId"
 NO_SYMBOLS = " (no symbols)"
 #: Between the functions of a folded stack.
 SEPARATOR = ";"
-#: Layouts of what has stacks: samples are the last two.
+#: Layouts of events with stacks: samples are the last two.
 STACK_LAYOUTS = ("cuda_api", "osrt", "pthread", "syscalls", "cpu_sample", "cpu_sample_stack")
 #: Facts: the stack of each call and sample that has one, and the texts of stacks.
 STACKS, STACK_TEXTS = "stacks", "stack_texts"
@@ -55,13 +55,14 @@ LIBRARIES = ("a library", "MPI", "a CUDA library")
 #: Owners whose functions are callers if no function of the program is known: first functions with
 #: names, then others, finally libraries by their names alone.
 CALLERS_TOO = ((LIBRARIES, True), (("the interpreter",), True), (LIBRARIES, False))
-#: So many stacks before and behind those of some rows are read too, for rows of other kinds.
+#: Number of stacks before and after the stacks of some rows that are read too, for rows of other
+#: kinds.
 NEAR_STACKS = 64
 #: The greatest number of a stack before which there is room for these.
 GREATEST = np.iinfo(np.int64).max - NEAR_STACKS
 #: The distinct stacks that each thread met last.
 _MET = threading.local()
-#: What says nothing behind a function's name, as the hash that Rust adds.
+#: Text after a function's name without meaning, such as the hash that Rust adds.
 _BEHIND = re.compile(r"(?:::h[0-9a-f]{16})?(?: const)?(?: \[clone .*\])?$")
 _BARE_NAME = re.compile(r"(\w+)(?:<.*)?$", re.DOTALL)
 _VERSION = re.compile(r"_v\d{4,}$")
@@ -72,7 +73,7 @@ LAMBDA = "::{lambda"
 _OUTER_ARGUMENTS = re.compile(r"\((?:[^()]|\([^()]*\))*\)(?: const)?::")
 
 
-#: Folded stacks where there are none.
+#: Folded stacks if there are none.
 _NO_TEXTS = pl.Series(dtype=pl.String)
 
 
@@ -84,21 +85,21 @@ class DistinctStacks:
         self._folds = folds
         #: Bytes of the texts of all folded stacks, about: functions with longer names are cut.
         self._text_left = most_text
-        #: What tells each, as in `Rows.stack`, and the order in which these ascend.
+        #: Keys of stacks, as in `Rows.stack`, and their ascending order.
         self.keys, self._order = np.zeros((2, 0), np.int64)
-        #: Whose code runs: values of the set `code_owner`.
+        #: Owner of the running code: values of the set `code_owner`.
         self.owners = np.zeros(0, np.int64)
-        #: Callers by level: indices into `labels`; ABSENT behind the last one.
+        #: Callers by level: indices into `labels`; ABSENT after the last one.
         self.callers = np.zeros((0, CALLER_LEVELS), np.int64)
         self.labels = Numbering()
         #: Labels of callers without a name.
         self.unnamed: set[str] = set()
         #: Stack and label of all its frames that count as callers, also beyond these levels.
         self.labelled = np.zeros((2, 0), np.int64)
-        #: Ids of function and module of so many frames, from the innermost on; NULL where there is
+        #: Ids of function and module of this many frames, from the innermost; NULL if there is
         #: none.
         self.frames = np.zeros((0, depth, 2), np.int64)
-        #: Folded, where they are wanted.
+        #: Folded stacks, if requested.
         self.texts = _NO_TEXTS
         #: Stacks that were read last, for several kinds: ids, ascending, all from `_low` to `_high`,
         #: and their numbers.
@@ -204,8 +205,8 @@ class Stacks:
         self._is_there = extraction.database.has(table, *FRAME_COLUMNS)
         self._shift = _find_shift(extraction, table) if self._is_there else 0
         self._distinct = _find_distinct(extraction, table, depth)
-        #: Of each distinct stack its callers, as in `Rows.columns`; ABSENT of those that are not this
-        #: extraction's.
+        #: For each distinct stack its callers, as in `Rows.columns`; ABSENT for stacks of other
+        #: extractions.
         self._callers = np.zeros(0, np.int64)
 
     def find(self, ids: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -394,7 +395,7 @@ def _find_shift(extraction: Extraction, table: str) -> int:
     if table != CUDA_STACKS or not database.has(CUDA_CALLS, CHAIN, "nameId"):
         return 0
     first, last = _find_extremes(database, CUDA_CALLS, CHAIN)
-    # Of a long table of stacks only where it has to be known: each task asks.
+    # Only if a long table of stacks makes it necessary, because each task asks.
     if first != 0 or _find_extremes(database, table, "id") != (1, last + 1):
         return 0
     pieces = database.read_pieces(CUDA_CALLS, (CHAIN, "nameId"))

@@ -39,7 +39,7 @@ from nsys2prv.table.task_result import TaskResult
 if TYPE_CHECKING:
     from nsys2prv.match.calls import CallPiece
 
-#: Models of parallel programs, whose rules relations follow; names of --align.
+#: Models of parallel programs whose rules relations follow; names for --align.
 MPI, NCCL = "mpi", "nccl"
 #: The model of a relation that follows no parallel program's rules.
 NO_MODEL = ""
@@ -72,7 +72,7 @@ COLUMNS = {
     name: tuple(names.split())
     for name, names in load_shipped_file(__package__, "columns.yaml").items()
 }
-#: Ordinals of each part that are looked at to find where to cut.
+#: Number of ordinals of each part that are examined to decide where to cut.
 SAMPLES = 64
 #: The fact column of communicators, and the number mixed with theirs in each further capture.
 COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
@@ -177,7 +177,7 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     #: Title.
     title: str
-    #: Names of the facts that it reads; it is left out where none of the first was found.
+    #: Names of the facts that it reads. It is omitted if the first one was not found.
     facts: tuple[str, ...]
     #: Its model of parallel programs, or NO_MODEL.
     model: str = NO_MODEL

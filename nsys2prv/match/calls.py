@@ -53,7 +53,7 @@ class MemberBlock(Block, frozen=True):
 
     #: Number of the process.
     member: int
-    #: Node whose clock the times are from.
+    #: Node of the clock of these times.
     clock: int
     #: True if the report numbers all of them.
     numbered: bool
@@ -197,7 +197,7 @@ class CallPiece(Struct, frozen=True):
             function=pl.when(is_numbered).then("function").otherwise(0),
             number=pl.when(is_numbered).then("number").otherwise(-1),
         )
-        # Those that the report numbers have numbers of their own for each function.
+        # Calls numbered by the report have separate numbers for each function.
         calls = calls.with_columns(group=pl.struct("communicator", "function").rank("dense"))
         return calls.select(pl.col(name).cast(dtype) for name, dtype in CALLS.items())
 

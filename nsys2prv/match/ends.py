@@ -10,8 +10,8 @@ from msgspec import Struct
 from nsys2prv._util.columns import Table
 from nsys2prv.clock import PLAUSIBLE_DRIFT, Noise, estimate_spread, find_median, fit_line
 
-#: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
-#: short ones are whole.
+#: Lengths of the chunks that are searched, and their number: if single calls are missing, only
+#: short chunks are complete.
 CHUNKS = ((96, 5), (24, 15))
 #: Fewer calls than this cannot show that they belong together.
 FEWEST_CALLS = 4

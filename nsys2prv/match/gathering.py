@@ -41,8 +41,8 @@ from nsys2prv.match import sequences
 MOST_COLLECTIVES = 4_000
 #: Number of kinds of findings to report first: those on unusable calls.
 FIRST_KINDS = 3
-#: Largest number of calls of a group and host that are kept where the ends of the group are unclear:
-#: together with other groups of the two hosts they may still be matched.
+#: Maximum number of calls per group and host that are kept if the ends of the group are unclear.
+#: Together with other groups of the two hosts, they may still be matched.
 MOST_UNCLEAR_CALLS = 512
 #: Hosts that one host is compared with before it is given up.
 MOST_TRIES = 3

@@ -98,7 +98,7 @@ class Division(Struct, frozen=True):
     by: str
     #: Processes of each group, ascending.
     groups: tuple[tuple[int, ...], ...]
-    #: Communicators (values) of the groups; none of messages.
+    #: Communicators (values) of the groups; empty for messages.
     communicators: tuple[int, ...] = ()
     #: Whether partners of messages are unknown: a chain remains after all other divisions, and partners end
     #: together.

@@ -85,7 +85,7 @@ class _Thread(Struct, frozen=True):
     #: Whether it calls CUDA or MPI, and whether it, or another thread of its task, is known to wait.
     calls: bool
     is_known: bool
-    #: Waits, where they are (a number), and the call of each.
+    #: Places of waits (a number), and the call of each.
     since: np.ndarray
     until: np.ndarray
     place: np.ndarray

@@ -249,7 +249,7 @@ def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFra
     found = _find_streams_together(kernels)
     if of_threads["node"].n_unique() == 1:
         return found
-    # What ends together on a host whose clock is not known may have members elsewhere, too.
+    # Calls that end together on a host with an unknown clock may also have members elsewhere.
     alone = of_threads.filter((pl.col("node").n_unique() == 1).over("clocks"))
     is_sure = (pl.col("clocks").n_unique() == 1).over("meeting")
     is_sure &= ~pl.col("clocks").is_in(alone["clocks"].implode())

@@ -70,7 +70,7 @@ _WILD = (
     (~_OF_ONE & (pl.col("tag") < 0), ("destination",)),
 )
 _NOTES = load_shipped_file(__package__, "notes.yaml")["mpi"]
-#: Why a message cannot be looked for, by its number in the column `why`; -1 where it can.
+#: Reasons why a message cannot be searched, by their number in the column `why`; -1 if it can.
 UNMATCHABLE = tuple(_NOTES["unmatchable"])
 #: Columns that identify a request, and a stream of messages.
 _HANDLE = ["task", "request"]

@@ -102,7 +102,7 @@ def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
         group="communicator",
         member="task",
         signature="call",
-        # When those end that return at once tells nothing.
+        # The ends of calls that return at once contain no information.
         role=pl.when("later").then(FROM_LOWER).otherwise("waits"),
         began=pl.col("task").is_in(began.implode()),
         tasks=pl.col("task").n_unique().over("communicator"),

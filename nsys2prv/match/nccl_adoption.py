@@ -342,7 +342,7 @@ class Queue(Struct, frozen=True, dict=True):
 
     #: Number of the clock that its times are of.
     clock: int
-    #: Rank: it has one queue at most in a communicator.
+    #: Rank. It has at most one queue in a communicator.
     member: int
     #: Queues of a communicator are of one kind.
     kind: int

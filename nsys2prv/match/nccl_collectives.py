@@ -84,7 +84,7 @@ TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
 RECORD_COLUMNS = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD_COLUMNS = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
-#: Columns that identify a collective; function: 0 where all functions are numbered together.
+#: Columns that identify a collective; function: 0 if all functions are numbered together.
 COLLECTIVE_KEY = ("group", "function", "ordinal")
 
 
@@ -248,8 +248,8 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
     """Return the warning for :func:`warn_of_absent_members`. communicators: one row for each time
     that a process names one: communicator, task, ranks (their number), rank.
     """
-    # A process may have several GPUs, each with a rank of its own; where the report begins after
-    # the communicator was made, no rank is recorded.
+    # A process may have several GPUs, each with its own rank. If the report starts after the
+    # communicator was made, no rank is recorded.
     has_rank, task = pl.col("rank") >= 0, pl.col("task")
     ranked = pl.struct("task", "rank").filter(has_rank).n_unique()
     groups = (
@@ -294,7 +294,7 @@ class CollectivePiece(Struct, frozen=True):
     settled: bool = False
     #: First ordinal, None for all.
     low: int | None = None
-    #: Ordinal behind the last, None for all.
+    #: Ordinal after the last one, None for all.
     high: int | None = None
 
     @property

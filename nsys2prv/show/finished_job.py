@@ -61,7 +61,7 @@ class JobFacts(TypedDict, total=False):
     begins_utc: str
     #: GPU model -> number of these GPUs in the hosts.
     gpu_models: dict[str, int]
-    #: The greatest clocks of these GPUs (Hz), empty where not recorded.
+    #: Maximum clocks of these GPUs (Hz); empty if not recorded.
     gpu_clocks_hertz: list[int]
     #: Part of the machine -> its descriptions in reports.
     machine: dict[str, list[str]]

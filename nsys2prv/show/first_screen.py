@@ -32,7 +32,7 @@ from nsys2prv.show.text import (
 
 #: Lines and columns of the screen. Narrower terminals are respected, wider ones are used.
 LINES, COLUMNS = 24, 80
-#: Lines of the heading, and rows of efficiencies, at most.
+#: Maximum number of lines of the heading, and of rows of efficiencies.
 MOST_HEAD, MOST_RATED = 5, 5
 #: Blanks between a title and its savings, at least.
 GAP = 2

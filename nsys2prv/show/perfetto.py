@@ -16,8 +16,8 @@ from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.writers.perfetto import Event, Track, describe_track
 from nsys2prv.writers.perfetto.messages import ON_SEQUENCE, Field, Packet, encode_packet
 
-#: Id of the report's track, and of its first own one, behind those of all rows and layouts; and its number
-#: as a process, behind all others.
+#: Id of the report's track, and of the first track within it, after the ids of all rows and
+#: layouts; its number as a process, after all others.
 TRACK, PROCESS = 1 << 60, 1_000_000_000
 #: Begin, end (ns) and name of a slice, and its arguments.
 Slice = tuple[int, int, str, dict[str, str]]

@@ -78,7 +78,7 @@ ACRONYMS["io"] = "I/O"
 FRACTIONS = ("share", "efficiency", "scalability", "_active")
 #: Columns that are printed with --full alone.
 COLUMNS_IN_DETAIL = ("communicator_hash",)
-#: Characters of a line of text at most, however wide the terminal is.
+#: Maximum number of characters in a line of text, for any width of the terminal.
 TEXT_WIDTH = 110
 #: Findings that are printed without --full, and measurements that are printed of the first.
 MOST_SHORT, MOST_EVIDENCE = 3, 2
@@ -88,7 +88,7 @@ TRACE = "  job.prv is the Paraver trace that `nsys2prv REPORT... job.prv` writes
 GROUPS: dict[str, str] = TEXTS["groups"]
 #: Lines that are printed without --full, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
-#: The analysis whose first table gets room before all others.
+#: The analysis whose first table gets space before all others.
 FIRST_TABLES = "efficiencies"
 #: Lines at the end that name further tables.
 LAST_LINES = 3
@@ -282,7 +282,7 @@ class Style(Struct, frozen=True):
     width: int | None = None
     #: Whether everything is printed, or only as much as fits in MOST_LINES.
     full: bool = False
-    #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
+    #: Number of rows per table. None: MOST_ROWS, or FEW_ROWS if not everything is printed.
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False

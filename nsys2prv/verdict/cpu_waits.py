@@ -102,7 +102,7 @@ def find_shortage(
     is_held = of_own + of_others >= LEAST_HELD * waits
     key, short = _find_short(use, task, tasks) if is_held else ("cpu", [])
     if not short and off_in_mpi < ALIKE * off:
-        # Only in MPI, where a thread looks again and again, it is clear that it does not sleep.
+        # Only in MPI, where a thread polls, it is clear that it does not sleep.
         return None
     sharing = {one for group, _ in short for one in group} or {*tasks}
     cpus = {one for _, group in short for one in group}

@@ -41,9 +41,9 @@ from nsys2prv.verdict.thresholds import (
 )
 from nsys2prv.verdict.words import ADVICE, Claim, Said, choose_advice, say
 
-#: Keys of titles whose subject are the ranks.
+#: Keys of titles with the ranks as their subject.
 WITH_SUBJECT = ("hiccup", "hiccups", "more work", "does alone")
-#: Parts of the time of hosts that go on: neither before the first event nor after the last.
+#: Parts of host time between the first and the last event.
 GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
 
@@ -184,7 +184,7 @@ def _describe_gpu(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
     is_stage &= len(suspect.processes) > 1
     advice = "stage" if is_stage else "gpu" if loss.shape.when is None else "gpu_while"
     if loss.shape.when is None and own.sum() >= SLOWER * alike.sum():
-        # As the figures beside it; they say less where others are slow too.
+        # Like the figures next to it; they show less if others are slow too.
         more = own.sum() / alike.sum() - 1
     title = say("slower", more=more, when=loss.shape.when)
     return replace(claim, title=title, advice=advice)

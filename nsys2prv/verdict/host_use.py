@@ -116,7 +116,7 @@ class HostUse(Struct, frozen=True):
     inside: NamedTime | None
     #: Program location of most of it, by stacks.
     place: Place | None
-    #: Name of the process whose threads these are; empty in a job of one process.
+    #: Name of the process of these threads; empty in a job of one process.
     who: str
     #: Further events that would explain it, and the options that record them.
     lacking: str
@@ -246,7 +246,7 @@ class JobFacts(Struct, frozen=True, dict=True):
             return None
         rows = rows.filter((pl.col("when") == when) & (pl.col("length") > 0))
         if self.devices.height:
-            # Processes that use GPUs, without those that only start others.
+            # Processes that use GPUs, without processes that only start others.
             rows = rows.filter(pl.col("task").is_in(self.devices["host"].to_list()))
         if when in ("before", "after"):
             # All GPUs do nothing until the first one works.

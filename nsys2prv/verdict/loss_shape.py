@@ -25,8 +25,8 @@ from nsys2prv.verdict.words import Said, say
 class Shape(Struct, frozen=True):
     """The distribution of a loss over iterations."""
 
-    #: `each` (nearly all of them), `while` (some in a row), `since` (all from one on), `every` (every n-th),
-    #: `growing`, `once`, or `some`; "" where there are too few to tell.
+    #: `each` (nearly all of them), `while` (several in a row), `since` (all from one on), `every`
+    #: (every n-th), `growing`, `once`, or `some`; "" if there are too few to decide.
     kind: str
     #: Iterations with most of the loss (a mask), and every how many there is one of `every`.
     chosen: np.ndarray
@@ -118,7 +118,7 @@ class Loss(Struct, frozen=True):
 
     #: Over the iterations.
     shape: Shape
-    #: Factor by which the work takes longer than on other ranks, where most is lost.
+    #: Factor by which the work takes longer than on other ranks, where the loss is largest.
     times: float
 
 

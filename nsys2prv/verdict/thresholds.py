@@ -21,7 +21,7 @@ LEAST_LISTED = 0.0001
 MOST_SKIPPED = 0.3
 #: Time after the GPUs' work that counts (ns).
 MARGIN = 100_000
-#: GPUs that compute for more than this share of the time are what the job waits for.
+#: The job waits for GPUs that compute for more than this share of the time.
 MOSTLY = 0.8
 
 # Hosts.
@@ -33,7 +33,8 @@ EXPLAINS, MOST, WORTH_RECORDING = 0.2, 0.5, 0.2
 LONG_CALL = 500_000_000
 #: Part of the time of hosts from which on a place is named.
 LEAST_NAMED = 0.1
-#: So much of the time of hosts between launches and the begins of work is none of theirs.
+#: If more than this share of the host time is between launches and the start of work, the finding
+#: is named a latency.
 OF_LATENCY = 0.5
 #: A call that sets something up the first time has this share of all its time then.
 MOST_IN_FIRST = 0.8
@@ -49,14 +50,14 @@ LARGE_PART = 0.5
 
 # Culprits.
 
-#: Ranks are last by no accident where they are so in this share of the collectives or more.
+#: Ranks are not last by chance if they are last in at least this share of the collectives.
 MOSTLY_LAST = 0.3
 #: Parts of a stall last at least this fraction of the longest.
 OF_LONGEST = 4
-#: A range takes longer than on other ranks if it takes at least so many times as long each time; a GPU is
-#: slower if its kernels take so many times as long.
+#: A range takes longer than on other ranks if it takes at least this many times as long each time;
+#: a GPU is slower if its kernels take this many times as long.
 LONGER, SLOWER = 1.05, 1.005
-#: So many more kernels than the others have are worth a word.
+#: Share of additional kernels, relative to other ranks, that is mentioned.
 FEW_MORE = 0.02
 
 # Communication.
@@ -70,7 +71,7 @@ SLOW_LINK, LONG_TRANSFER = 0.1, 500_000
 #: A loss to messages in chains is a pipeline bubble if it is at least so many times the value of the formula,
 #: or at least this share if that is unknown. Up to so many stages are named.
 OF_FORMULA, USUAL_BUBBLE, MOST_STAGES = 0.5, 0.2, 4
-#: More is gained than a rank has of it on average if it is so many times as much.
+#: Savings exceed the average time per rank if they are at least this many times as large.
 MORE = 1.1
 
 # Time that no cause explains.
@@ -81,7 +82,7 @@ LEAST_EDGE = 0.05
 LEAST_LOSS = 0.1
 #: Minimum share of the job for reporting profiler overhead in such time.
 LEAST_PROFILER = 0.005
-#: Causes explain hardly anything of a loss more than so many times their savings.
+#: Causes hardly explain a loss that is more than this many times their savings.
 HARDLY = 10
 #: Kernels that use less than this share of a GPU's issue slots leave most of it without work. They run alone
 #: if their total time is at most so many times the GPUs' compute time.
@@ -117,5 +118,5 @@ MOST_OF_LOSS, NEARLY_EACH = 0.75, 0.8
 #: A loss grows if a line explains this share of the variation of iterations, better than two levels do, and
 #: its end is so many times its beginning.
 LINEAR, GROWN = 0.6, 3.0
-#: One of so many iterations may be far from that line.
+#: One in this many iterations may be far from that line.
 MAY_DIFFER = 8

@@ -82,12 +82,12 @@ class Claim(Struct, frozen=True):
     states: float
     #: Its title; None for the text of `key` in `says`.
     title: Said | None = None
-    #: Key of ADVICE, and kind of the finding; "" for those of `key`.
+    #: Key of ADVICE, and kind of the finding; "" for the ones of `key`.
     advice: str = ""
     kind: str = ""
     #: The tasks at fault.
     tasks: tuple[int, ...] = ()
-    #: Begin, end (ns of the trace) and ranks, where that is not the moment of `worst`.
+    #: Start, end (ns of the trace) and ranks, if this is not the moment of `worst`.
     moment: tuple[int, int, tuple[int, ...]] | None = None
     #: Share of the span that is saved, if it differs from the cause's savings.
     gain: float | None = None

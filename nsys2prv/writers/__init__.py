@@ -44,8 +44,7 @@ class TraceContent(Struct, frozen=True):
     #: Runs of records of the whole job, and the meaning of their times and indices.
     runs: Sequence[Run]
     global_ids: GlobalIds
-    #: Layouts of records, in the order of the event kinds -> bits of the fields to write, of those in
-    #: records.
+    #: Layouts of records, in the order of the event kinds -> bits of the record fields to write.
     layouts: Mapping[str, int]
     #: Layout -> its sampled numbers.
     metrics: Mapping[str, set[Metric]]
@@ -57,7 +56,7 @@ class TraceContent(Struct, frozen=True):
     has_states: bool
     #: Length of the trace, ns.
     duration: int
-    #: UTC at trace time 0, None where the reports do not state it.
+    #: UTC at trace time 0; None if the reports do not state it.
     begin_utc: datetime | None
     #: Lines on the clocks, each begun by #.
     comments: str
@@ -85,9 +84,10 @@ class Writer(Protocol):
     draws_launches: ClassVar[bool]
     #: Name of the units that the file consists of: lines, packets.
     unit: ClassVar[str]
-    #: Endings of the files beside the trace.
+    #: Suffixes of the files beside the trace.
     beside: ClassVar[tuple[str, ...]]
-    #: How to open the trace, with {trace} for its name; "" for Paraver, whose views are listed.
+    #: Instruction to open the trace, with {trace} for its name; "" for Paraver, for which views are
+    #: listed.
     opening: ClassVar[str]
 
     def begin(self, content: TraceContent) -> bytes:

@@ -73,9 +73,9 @@ class TraceRow(Struct, frozen=True):
 
     #: For people, without its address.
     name: str
-    #: Whether it is a host thread, whose label begins with its address.
+    #: True for a host thread. Its label begins with its address.
     is_host: bool = False
-    #: Number of its GPU on its machine, None where it has none.
+    #: Number of its GPU on its machine; None if it has none.
     gpu: int | None = None
 
 
@@ -150,7 +150,7 @@ class RankedProcess(Struct, frozen=True):
     report: int
     #: Process id with its machine (globalPid of the report).
     pid: int
-    #: Rank in the job, None where it has none.
+    #: Rank in the job; None if it has none.
     rank: int | None
     #: Source of the rank.
     source: str = ""
@@ -566,7 +566,7 @@ def _place_devices(
         ]
         for key in sorted(streams):
             user = process, gpus.find_number(process.report, key)
-            # Where the report does not state the GPU's number, the ordinal stands for it.
+            # If the report does not state the GPU's number, the ordinal replaces it.
             number = gpus.infos[process.report].find_gpu_or_ordinal(key.pid, key.device)
             for gpu in (DeviceKey(GPU, number=number), DeviceKey(GPU, str(key.pid), key.device)):
                 users.setdefault(gpus.identify(process.report, gpu), user)

@@ -50,7 +50,7 @@ FRACTION = " (fraction)"
 class DomainCode(Struct, frozen=True):
     """Event type that depends on the NVTX domain: base + 100 * domain number."""
 
-    #: Event type of the default domain, whose number is 0.
+    #: Event type of the default domain, which has number 0.
     base: int
     #: Domains that have a type of their own.
     named: tuple[tuple[str, int], ...] = ()
@@ -80,7 +80,7 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     space: str
     #: Value of the first name without a fixed value.
     first: int = 1
-    #: File of the package with names whose values are fixed, None for none.
+    #: File of the package with names that have fixed values, None for none.
     known: str | None = None
 
     def list_known_values(self) -> dict[str, int]:
@@ -115,7 +115,7 @@ class Field(Struct, frozen=True):
     least: int = 0
     #: Number that is added to numbers in the column that have labels, which begin at 1.
     plus: int = 0
-    #: Value of numbers that have no label; None where rows lack the field then.
+    #: Value of numbers without a label; None if such rows lack the field.
     unknown: int | None = None
     #: Of names: template that makes a name from the number in the column, instead of the string
     #: with that id.
@@ -237,7 +237,8 @@ class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
     tag: int | None = None
     #: True if its lines lead from calls to the work that they launched; written only on request.
     of_launch: bool = False
-    #: Layout of the ranges at whose begin its lines leave and at whose end they arrive, "" for none.
+    #: Layout of the ranges from whose start its lines leave and at whose end they arrive, "" for
+    #: none.
     joins: str = ""
 
 
@@ -250,7 +251,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     #: Table of the export.
     table: str
-    #: Event type that names the event; those of its result and its numbers follow.
+    #: Event type that names the event; the types of its result and its numbers follow.
     code: int
     #: Title of the kind and of the event type.
     label: str
@@ -270,7 +271,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
     queue: str = ""
     #: Column of the GPU's number.
     gpu: str = "gpu"
-    #: Column of a result, which is written where it is above 0; "" for none.
+    #: Column of a result, which is written if it is above 0; "" for none.
     result: str = ""
     #: Further columns -> the labels of their event types.
     numbers: dict[str, str] = {}
@@ -329,7 +330,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 class Catalogue(Struct, frozen=True):
     """All declarations, by name."""
 
-    #: Event types that stand together in records.
+    #: Event types that occur together in records.
     layouts: dict[str, Layout]
     #: Kinds of communication records.
     lines: dict[str, LineKind]

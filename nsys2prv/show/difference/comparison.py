@@ -37,7 +37,7 @@ from nsys2prv.show.difference.runs import (
 from nsys2prv.show.finished_job import FinishedJob
 from nsys2prv.show.thresholds import ALIKE, LEAST_ALIKE, LEAST_COMMON, OUTLIER
 
-#: Regions that are named at most.
+#: Maximum number of regions that are named.
 MOST_REGIONS = 3
 #: Tables of two jobs that are compared.
 COMPARED = DECLARED["difference"].terms["compared"]

@@ -18,7 +18,7 @@ UNITS = {
     "job": "job",
     "work": "from the first to the last GPU work",
 }
-#: What causes are called, the largest first.
+#: Names of causes, the largest first.
 ORDER = ("Main", "Second")
 #: Characters of a name in a sentence.
 WIDEST = 50
@@ -37,7 +37,7 @@ class Reason(Struct, frozen=True):
     change_ns: float
     #: Share of the whole difference.
     share: float
-    #: The ranks that it is of, where it is not of all.
+    #: Its ranks; empty for all ranks.
     ranks: tuple[str, ...] = ()
     #: Number of occurrences on a rank, in A and B.
     counts: tuple[float, float] | None = None
@@ -149,19 +149,20 @@ class Comparison(Struct, frozen=True):
     job_ns: tuple[float, float]
     #: Numbers of iterations, 0 for none.
     iterations: tuple[int, int]
-    #: The share of A's unit by which two runs may differ by chance; None where no spread is known.
+    #: Share of A's unit by which two runs may differ by chance; None if no spread is known.
     noise: float | None
     #: Iterations that take far longer than the median: name of the run, number, time (ns).
     outliers: list[tuple[str, int, float]]
     #: Causes of the difference, the first one first.
     causes: list[Reason]
-    #: The largest part that changes the other way, where it makes up for much of the causes; empty for none.
+    #: The largest part that changes in the other direction, if it compensates much of the causes;
+    #: otherwise empty.
     against: list[Reason]
-    #: Causes of the job's difference, where it is another one.
+    #: Causes of the job's difference, if it is not the compared one.
     job_causes: list[Reason]
-    #: NVTX ranges of both, where no iterations are compared: name, and time of each in A and B (ns).
+    #: NVTX ranges of both runs, if no iterations are compared: name, and time in A and B (ns).
     regions: list[tuple[str, float, float]] = []
-    #: Numbers of runs; those compared have the median times.
+    #: Numbers of runs. The runs with the median times are compared.
     runs: tuple[int, int] = (1, 1)
     #: Results for limits.
     checked: list[Checked] = []

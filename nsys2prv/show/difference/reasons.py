@@ -27,7 +27,7 @@ FAMILIES = {
     "outside": "unexplained",
 }
 REST = "rest"
-#: Causes that are named at most.
+#: Maximum number of causes that are named.
 MOST_CAUSES = 2
 #: Families with named reasons.
 OF_MANY = ("kernels", "communication", "copies", "hosts")

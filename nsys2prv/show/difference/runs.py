@@ -18,7 +18,7 @@ from nsys2prv.show.text import say_clock
 from nsys2prv.show.thresholds import APART, LEAST_ALIKE, LEAST_COMMON, SAME_COUNT
 
 NOT_COMPARABLE = "not comparable"
-#: Layouts that show what hosts do outside CUDA and MPI calls.
+#: Layouts with host activity outside CUDA and MPI calls.
 SHOW_HOSTS = {*SAMPLES, *STATES_OF_THREADS, *OS}
 #: Parts of the path before and after the work of GPUs or the time in MPI.
 ENDS = ("start", "exit")

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 #: The folder of templates, styles and scripts.
 WEB = f"{__package__}.web"
-#: Traces of moments, where none was written.
+#: Traces of moments, if none was written.
 NO_CUTS: Mapping[int, str] = {}
 #: An import of a module of JavaScript: names, module.
 IMPORT = re.compile(r'(?m)^import (\{.*\}) from "\./(\w+)\.js";')

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _DECLARED = load_shipped_file(__package__, "events.yaml")
 #: Classes of events.
 CLASSES: tuple[str, ...] = tuple(_DECLARED["classes"])
-#: Kind of track -> columns of its events, behind begin and length.
+#: Kind of track -> columns of its events, after start and length.
 COLUMNS: dict[str, list[str]] = _DECLARED["columns"]
 #: Layouts of GPU work: kind of track, field of its name, further fields.
 WORK_LAYOUTS: dict[str, tuple[str, str, list[str]]] = _DECLARED["work"]
@@ -110,7 +110,7 @@ def read_events(
     )
     edges = np.linspace(0, job.duration, MAP_BINS + 1).astype(np.int64)
     if job.steady:
-        # Iterations, several together where there are many.
+        # Iterations; several together if there are many.
         edges = np.append(job.steady.iteration_begins, job.steady.end)
         edges = np.append(edges[: -1 : -(-(len(edges) - 1) // MAP_BINS)], edges[-1])
     read = partial(_read_group, lanes, windows, edges)
@@ -217,7 +217,7 @@ def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     for lanes in alike.values():
         rows = np.flatnonzero(lane == lanes[0] if len(lanes) == 1 else np.isin(lane, lanes))
         since, until = begin[rows], end[rows]
-        # An event without length is where it begins.
+        # An event without length is in the window that contains its start.
         inside = merge_windows(windows, lanes[0]).within(since, np.maximum(until, since + 1)) > 0
         for window in windows:
             if window.least and lanes[0] in window.lanes:
@@ -259,7 +259,7 @@ def _list_work(
         }
         frame = frame.with_columns(**columns).rename({name: "name"})
         if kind == "n":
-            # Named by their operations where these are known.
+            # Named by their operations, if known.
             operation = pl.when(pl.col("operation") >= 0)
             frame = frame.with_columns(
                 source=operation.then(pl.lit("nccl_operation")).otherwise("source"),

@@ -69,7 +69,7 @@ class Moment(Struct, frozen=True):
 class Excerpts(Struct, frozen=True):
     """The events and moments of a job that a page contains."""
 
-    #: One for each finding, None where it has no moment.
+    #: One for each finding; None if it has no moment.
     moments: Sequence[Moment | None]
     #: The windows with included events.
     windows: Sequence[Window]
@@ -78,7 +78,7 @@ class Excerpts(Struct, frozen=True):
     names: pl.DataFrame
     #: The names of the kernels with maps: value -> label.
     kernels: dict[int, str]
-    #: Number of the events of the job that a page could show, and of those it does.
+    #: Number of the job's events that a page could show, and number that it shows.
     total: int
     carried: int
 

@@ -134,7 +134,7 @@ class Roofline(Struct, frozen=True):
     #: Ticks: place and power of ten.
     across: list[tuple[float, str]]
     up: list[tuple[float, str]]
-    #: What GPUs can do with a type of data: corners of its line, height of its name, name.
+    #: Limits of GPUs with a type of data: corners of the line, height of its name, name.
     roofs: list[tuple[str, float, str]]
     #: Products: place, radius, whether they are attention with a known mask, and facts.
     points: list[tuple[float, float, float, bool, dict[str, Any]]]

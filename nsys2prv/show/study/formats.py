@@ -146,7 +146,7 @@ def _lay_out_figures(
     columns = [
         (head, [(row, values[at]) for row, values in shown]) for at, head in enumerate(heads)
     ]
-    # A number stays beside its noun.
+    # A number stays next to its noun.
     rest = [
         make_figure_column(
             head.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", "), figures, style

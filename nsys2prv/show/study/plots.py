@@ -103,7 +103,7 @@ def _name(title: str) -> str:
     return re.sub(r"\W+", "_", title.lower()).strip("_")
 
 
-# ---- what is plotted ------------------------------------------------------------------------------
+# ---- plotted data --------------------------------------------------------------------------------
 
 
 def list_plots(study: ComparedRuns) -> list[Plot]:

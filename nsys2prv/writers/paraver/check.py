@@ -44,7 +44,7 @@ _ENTRY = re.compile(rf"({_NUMBER})\s+(\S.*)")
 _TYPE = re.compile(rf"\d+\s+({_NUMBER})\s+(\S.*)")
 _COLOR = re.compile(r"\d+\s+\{\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\}")
 _PRECISION = re.compile(r"PRECISION\s+\d+")
-#: Sections of a .pcf whose lines are entries, and those whose lines are not looked at.
+#: Sections of a .pcf with entries in each line, and sections that are not read.
 READ_SECTIONS = ("STATES", "STATES_COLOR", "EVENT_TYPE")
 OTHER_SECTIONS = ("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "GRADIENT_COLOR", "GRADIENT_NAMES")
 #: Text that Paraver does not show as it is: control characters, invalid UTF-8, a label that is all
@@ -110,7 +110,7 @@ class CheckFinding(Struct):
     file: str
     #: First line, from 1; 0 for the file as a whole.
     line: int
-    #: Number of places where it is broken.
+    #: Number of violations.
     count: int
     #: Quoted text of the first place.
     example: str
@@ -148,7 +148,7 @@ class Header(Struct, frozen=True):
 
     #: End of the trace, in its unit.
     duration: int
-    #: `_ns`, `_us` or any other text behind the duration.
+    #: `_ns`, `_us` or any other text after the duration.
     unit: str
     #: Number of CPUs of each node.
     nodes: list[int]
@@ -156,7 +156,7 @@ class Header(Struct, frozen=True):
     applications: list[int]
     #: (threads, node from 1) of the tasks of all applications.
     tasks: list[tuple[int, int]]
-    #: Number of lines of communicators behind the header.
+    #: Number of lines of communicators after the header.
     communicators: int
 
     def count_objects(self) -> dict[str, int]:
@@ -476,8 +476,8 @@ def _report_whole_trace(
         findings.add("communicators-missing", file, communicators + 2, example)
     types, entries = trace.types[trace.types["pairs"] > 0], trace.entries
     is_state, is_event = trace.kinds == STATES, trace.kinds == EVENTS
-    # Types known to hold until the next event have no ranges; of others, those do where most begins
-    # have an end of their own.
+    # Types known to last until the next event have no ranges. Other types have ranges if most
+    # starts have an end of their own.
     layouts = load_catalogue().layouts.values()
     fields = (field for layout in layouts if layout.is_state for field in layout.fields)
     holding = [field.code for field in fields if isinstance(field.code, int)]

@@ -18,7 +18,7 @@ KERNEL_TYPE, CLASS_TYPE, TENSOR_CORES_TYPE = (
     load_catalogue().layouts["cuda_kernel"].by_name[name].code
     for name in ("kernel", "class", "tensor_cores")
 )
-#: The class of GEMMs, and the use of Tensor Cores of those without.
+#: The class of GEMMs, and the value of "without Tensor Cores".
 GEMM, WITHOUT = 1, 2
 #: Event types of GPU metrics, in a line.
 METRICS = r":94\d\d:"

@@ -38,9 +38,9 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 OPTIONS = read_data_text(__package__, "options.txt")
 #: Factors of fractions with more zeros than this are written as a power of ten in labels.
 MOST_ZEROS = 6
-#: Layouts of GPU work, and the event types that are declared beside it even where the trace has
-#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
-#: of BSC declares them beside every kernel.
+#: Layouts of GPU work, and the event types that are declared with it even if the trace has none of
+#: them. POP's BasicAnalysis recognizes traces by their labels, and BSC's nsys2prv declares them
+#: with every kernel.
 GPU_LAYOUTS = frozenset(("cuda_kernel", "cuda_graph"))
 DECLARED_BESIDE_GPU_WORK = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
 #: The value set with the names of what views compute, a field whose type has them, and the layouts from
@@ -54,8 +54,8 @@ LAYOUTS_THAT_VIEWS_COMPUTE_FROM = GPU_LAYOUTS | {
 RANK = "rank"
 #: Name sets of kernels.
 KERNEL_NAMES = ("kernels", "nccl_kernels")
-#: What stands between the colour, the number and the label of a type: for BSC's nsys2prv, and for
-#: Extrae, by whose blanks POP's BasicAnalysis finds MPI, OpenMP and CUDA in traces that are not of nsys2prv.
+#: Text between the color, the number and the label of a type: of BSC's nsys2prv, and of Extrae.
+#: From Extrae's blanks, POP's BasicAnalysis finds MPI, OpenMP and CUDA in other traces.
 BLANKS, BLANKS_OF_EXTRAE = " ", "   "
 
 
@@ -68,7 +68,7 @@ class EventType(Struct, frozen=True):
     code: int
     #: Label of the type, one line.
     label: str
-    #: Frame of `value` and `label`, None where values have no names.
+    #: Frame of `value` and `label`; None if values have no names.
     labels: pl.DataFrame | None = None
 
 

@@ -43,7 +43,7 @@ from nsys2prv.writers.paraver.pcf import (
 )
 from nsys2prv.writers.rows import GPU_ROWS, MAIN_ROWS, ObjectModel, ObjectTree
 
-#: Padding behind texts: the compiled writer copies 16 bytes at once.
+#: Padding after texts: the compiled writer copies 16 bytes at once.
 _BEHIND = bytes(16)
 
 
@@ -78,7 +78,7 @@ class Batch(Struct):
     ties: np.ndarray | None = None
 
 
-#: Rows for devices of a machine of which only some ranks are converted.
+#: Rows for devices of a machine if only some of its ranks are converted.
 SPARE_ROWS = 100
 
 
@@ -99,7 +99,7 @@ def check_rows(model: ObjectModel) -> None:
             if 0 < kept <= MOST_OBJECTS:
                 offers.append(f"--keep-rows {','.join(choice)} ({kept:,} rows)")
                 break
-        # Behind the rows of processes are those of devices.
+        # Rows of devices come after the rows of processes.
         own = rows[: len(model.processes)]
         most = MOST_OBJECTS - SPARE_ROWS - rows[-1] + own[-1]
         fitting = model.processes[: bisect_right(own, most)]
@@ -130,7 +130,7 @@ class ParaverWriter(Struct, dict=True):
     closings: list[pl.DataFrame] = field(default_factory=list)
     #: Layout -> bits of the fields to write.
     field_masks: Mapping[str, int] = field(default_factory=dict)
-    #: Distinct callers, by level: event values, ABSENT behind the last one.
+    #: Distinct callers, by level: event values, ABSENT after the last one.
     callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
@@ -272,7 +272,8 @@ class ParaverWriter(Struct, dict=True):
     def _make_line_batch(self, lines: Slice) -> Batch:
         sender, receiver, size = (_find(lines, name) for name in ("sender", "receiver", "size"))
         send, receive = lines.times, lines.column("receive")
-        # As Extrae writes them: the logical receive is its post, where that is known; in a part that may be before it.
+        # As in Extrae's traces: the logical receive is its post, if known; in a part, the post may
+        # be before the part.
         has_posts = "posted" in lines.run.columns
         posted = np.clip(lines.column("posted"), 0, receive) if has_posts else receive
         fixed = load_catalogue().lines[lines.run.shape.name].tag

@@ -138,9 +138,10 @@ class CatalogueNumbers(NamedTuple):
     bands: dict[str, int]
     #: Title of each of these.
     titles: list[str]
-    #: Those of groups: on rows that are no threads they have the row's own track.
+    #: Layouts of groups: on rows other than threads, they have the row's own track.
     grouped: frozenset[int]
-    #: Those whose ranges lines of threads join: on rows of threads they have the thread's own track.
+    #: Layouts with ranges that lines of threads join: on rows of threads, they have the thread's
+    #: own track.
     joined: frozenset[int]
     #: Category of each layout and kind of lines.
     categories: dict[str, int]

@@ -40,8 +40,8 @@ SINGLE_ONLY_PLACES = ("cpu", "thread")
 COMPOSE_PLACES = (*(f"compose_{one}" for one in DEFAULT_FUNCTIONS), "topcompose1", "topcompose2")
 #: An event value that occurs in no trace.
 NO_VALUE = -1
-#: Beside the views: all that is to be known of them, as `tools/make_views.py` makes it of their
-#: catalogue; and the folder, for those who ask, of the views outside of the core.
+#: Data files of the views: facts about all views, made by `tools/make_views.py` from the catalogue;
+#: and the folder of the views outside the core.
 VIEWS_FILE, EXTRA = "views.json", "extra"
 VIEW_SUFFIX = ".cfg"
 #: Views that a summary names to be opened first.
@@ -95,8 +95,9 @@ class Look(Struct, frozen=True, omit_defaults=True):
     colors: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     #: Timelines of one group (from 1) are zoomed together.
     group: int = 0
-    #: The values of the first and the last colour of a gradient, or of a line's bottom and top;
-    #: None for those of the trace. Values beyond it are drawn orange, with a warning sign in the corner.
+    #: Values of the first and last color of a gradient, or of a line's bottom and top; None for the
+    #: extremes of the trace. Values beyond these are drawn in orange, with a warning sign in the
+    #: corner.
     scale: tuple[float, float] | None = None
 
 
@@ -177,7 +178,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
     planes: int | None = None
     #: Columns are sorted by their totals, the greatest first, instead of by their values.
     sort: bool = False
-    #: Those shown (from 0), where the columns follow from their values; None: all.
+    #: Rows to show (from 0) if the columns follow from their values; None for all.
     rows: tuple[int, ...] | None = None
     #: The value of the plane that is shown first, 0 for none.
     plane: int = 0
@@ -204,8 +205,8 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 class Need(Struct, frozen=True, omit_defaults=True):
     """Condition for the contents of a trace: events that a window finds, or other conditions."""
 
-    #: `any` or `all` of other needs, or what the window finds: event `types`, `events`, `tags` of
-    #: communications, or `states`.
+    #: `any` or `all` of other needs, or the contents of the window: event `types`, `events`, `tags`
+    #: of communications, or `states`.
     kind: str
     #: These other needs.
     needs: tuple[Need, ...] = ()
@@ -234,8 +235,8 @@ class View(Struct, frozen=True, omit_defaults=True):
     first: int = 0
     #: One short sentence about its contents, for views that may be opened first.
     headline: str = ""
-    #: For a workspace: the views that it opens, and those it opens only for a trace of which they show
-    #: something.
+    #: For a workspace: the views that it opens, and the views that it opens only if they show
+    #: something of the trace.
     opens: tuple[str, ...] = ()
     #: See above.
     opens_if: tuple[str, ...] = ()
@@ -257,14 +258,15 @@ class Views(Struct, frozen=True):
     codes: dict[str, tuple[int, ...]]
     #: Title of each menu -> paths of its views, in their order.
     menus: dict[str, tuple[str, ...]]
-    #: Paths of the views to open first; those of each list where those before it show nothing: views of
-    #: the catalogue, then timelines whose values are named, then those of numbers, which may all be 0.
+    #: Paths of the views to open first. Each list is used if the lists before it show nothing:
+    #: views of the catalogue, then timelines with named values, then timelines of numbers, which
+    #: may all be 0.
     first: tuple[tuple[str, ...], ...]
     #: Title of each menu -> event types with which one of its views shows something.
     menu_types: dict[str, tuple[int, ...]]
     #: Paths of views of menus that show something of nearly every trace with any of their event types.
     for_most: tuple[str, ...]
-    #: Core views, then those made by rule from declarations of events.
+    #: Core views, then views made from declarations of events.
     views: tuple[View, ...]
 
 
@@ -397,7 +399,7 @@ class Contents(Struct, frozen=True):
     tags: frozenset[int]
     #: States of rows.
     states: frozenset[int] = frozenset()
-    #: Type -> its values, LARGE_VALUE for those from LARGE_VALUE on; None if unknown.
+    #: Type -> its values, LARGE_VALUE for values from LARGE_VALUE on; None if unknown.
     values: frozenset[tuple[int, int]] | None = None
 
 
