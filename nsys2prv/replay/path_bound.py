@@ -1,5 +1,13 @@
 """Compute an upper bound of the savings if some processes did their work like the others: the part
 of this work on the critical path. This takes little time.
+
+Proof: a moment is no earlier than the source of each of its edges plus the weight of the edge. So
+with other weights, the end of the path is no earlier than its first moment plus the sum of the new
+weights, and the end of the span is no earlier than the end of the path. With the old weights it is
+exactly the first moment plus the old sum. The first moment is not in the span, and stays where it
+is; so does a moment that waits for the clock, after which the same holds for the rest of the path.
+The savings are therefore at most the sum of what edges on the path get shorter. An edge on the path
+that no longer applies proves nothing, and the bound is infinite.
 """
 
 from __future__ import annotations

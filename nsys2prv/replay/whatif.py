@@ -409,7 +409,7 @@ class Replay(Struct, frozen=True, dict=True):
         span.
 
         Return 0 if the savings are certainly less than `least`, because changes save no more than
-        their time on the critical path.
+        their time on the critical path (proof: `path_bound.py`).
         """
         if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
