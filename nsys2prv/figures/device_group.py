@@ -491,10 +491,12 @@ class DeviceGroup:
         if not frame.height:
             return frame
         thread, wanted = frame["thread"].to_numpy(), list(set(threads))
-        last = self.remember(
-            ("last", layout), lambda: np.bincount(thread, minlength=len(self.task_of)).cumsum()
+        # Of all threads of the job, which may be many more than those of the unit.
+        edges = self.remember(
+            ("edges", layout),
+            lambda: np.append(0, np.bincount(thread, minlength=len(self.task_of)).cumsum()),
         )
-        first = np.append(0, last)
+        first, last = edges[:-1], edges[1:]
         if (last[wanted] - first[wanted]).sum() == frame.height:
             return frame
         order = self.remember(
