@@ -136,8 +136,8 @@ def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
 
 
 def _join(several: Iterable[_Runs], gap: int = NEAR_IDS) -> _Runs:
-    """Return several runs merged into one. If there are many, as in shuffled tables, also those further
-    apart than `gap` are merged.
+    """Return several sets of runs merged into one. If there are many runs, as in shuffled tables, runs
+    further apart than `gap` are merged too.
     """
     joined = _Runs(NONE, NONE)
     for one in several:

@@ -108,7 +108,7 @@ class RowTable(Struct, frozen=True, dict=True):
         return np.unique(self.units[self.units != NO_UNIT]).tolist()
 
     def get_column(self, name: str) -> np.ndarray:
-        """Return a column of `threads` as int64, with -1 for null; it is not to be changed."""
+        """Return a column of `threads` as int64, with -1 for null. Callers must not change it."""
         columns = self.__dict__.setdefault("columns", {})
         if name not in columns:
             columns[name] = fill_nulls(self.threads[name], -1).to_numpy()

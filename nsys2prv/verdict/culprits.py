@@ -335,9 +335,9 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
 
 
 def _say_longer(longer: dict[str, float], call: NamedTime | None) -> tuple[Said | None, str]:
-    """Return the title for hosts by the part that most of their extra time (ns by part) is in, and
+    """Return the title for hosts, named for the part with most of their extra time (ns by part), and
     advice (key of ADVICE, "" for the usual one). The title is None if no known part dominates.
-    call: OS runtime call that the pauses are in longest.
+    call: OS runtime call with the longest pauses.
     """
     part = max(longer, key=lambda one: longer[one], default="unknown")
     if part == "unknown" or longer[part] < MOST * sum(longer.values()):

@@ -214,7 +214,7 @@ def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
 
 
 def list_signs(job: FinishedJob) -> Iterator[tuple[str, str]]:
-    """Yield the colour and the meaning of signs in the timeline other than parts of time."""
+    """Yield the color and the meaning of signs in the timeline other than parts of time."""
     events = job.excerpts and job.excerpts.events
     if events and "h" in events.tracks and (events.tracks["h"]["wait"] > 0).any():
         yield "wait", "a call waits for other ranks"
