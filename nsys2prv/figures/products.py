@@ -126,14 +126,14 @@ def collect(unit: DeviceGroup) -> Collected:
     """Yield products of the steady state (`products`), metrics while their kernels run
     (`measured`), and the time of all kernels of such classes on each device (`every`).
     """
+    work = list_product_work(unit)
+    if not work.height:
+        return
     inside = unit.is_in_steady()
     time = DURATION.sum()
     is_product = pl.col("class").is_in((GEMM, CONVOLUTION, ATTENTION))
     every = unit.work.filter(inside & (pl.col("what") == COMPUTE) & is_product)
     yield "every", every.group_by("device", maintain_order=True).agg(every_ns=time)
-    work = list_product_work(unit)
-    if not work.height:
-        return
     work = work.filter(inside)
     yield "products", sum_products(work)
     yield from measure_kernels(unit, work, ["name"], BESIDE)
