@@ -340,6 +340,23 @@ def _try_lock(file: BinaryIO) -> bool | None:
     return True
 
 
+def overwrite(path: Path, offset: int, data: memoryview) -> None:
+    """Overwrite bytes of a file from an offset. Workers on other hosts may overwrite other parts at
+    the same time.
+
+    The part is locked meanwhile: without locks, an NFS client writes whole pages from its cache, and
+    with them old values of neighboring parts.
+    """
+    with path.open("r+b", buffering=0) as file:
+        if fcntl is not None:
+            # File systems without locks refuse.
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_EX, len(data), offset)
+        file.seek(offset)
+        while len(data):
+            data = data[file.write(data) :]
+
+
 def _digest_host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 

@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from nsys2prv._util.budget import REMEMBERED_SHAPES, find_limit
 from nsys2prv._util.columns import ABSENT, OPEN, find_bounds, join_pieces
-from nsys2prv._util.files import Closable
+from nsys2prv._util.files import Closable, overwrite
 from nsys2prv._util.stored_columns import (
     NO_BITS,
     FrameWriter,
@@ -359,6 +359,5 @@ def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
 def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
     """Replace the values of a column that every row has."""
     column = run.columns[name]
-    with run.path.open("r+b") as file:
-        file.seek(column.values)
-        file.write(memoryview(np.ascontiguousarray(values, column.dtype)))
+    stored = np.ascontiguousarray(values, column.dtype)
+    overwrite(run.path, column.values, stored.view(np.uint8).data)

@@ -1,12 +1,13 @@
 """Test that files written together appear together, or not at all."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import write_complete_files
+from nsys2prv._util.files import overwrite, write_complete_files
 from nsys2prv.writers.paraver.views import copy_views
 
 
@@ -67,3 +68,16 @@ def test_who_interrupts_is_told_what_was_written(
     assert str(errors.EndedBySignal(2)) == (
         f"interrupted; {tmp_path / 'a.json'} and 1 more had been written"
     )
+
+
+def test_parts_are_overwritten_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    path.write_bytes(bytes(4000))
+    parts = [bytes([number]) * 100 for number in range(1, 41)]
+
+    def write(number: int) -> None:
+        overwrite(path, 100 * number, memoryview(parts[number]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    assert path.read_bytes() == b"".join(parts)
