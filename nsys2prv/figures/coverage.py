@@ -306,9 +306,9 @@ def name_lossy_processes(job: Job) -> str:
     keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
     lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
     # The only process needs no name.
-    names = list_some([job.model.labels[task] for task in lossy])
-    names = names if len(job.model.tasks) > 1 else "GPUs"
-    return f"some work of {names} is missing (see the capture quality section)" if lossy else ""
+    names = f" of {list_some([job.model.labels[task] for task in lossy])}"
+    names = names if len(job.model.tasks) > 1 else ""
+    return f"some GPU work{names} is missing (see the capture quality section)" if lossy else ""
 
 
 def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:

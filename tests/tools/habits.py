@@ -17,7 +17,7 @@ HABITS = {
     "British spelling": r"\bStart-up\b|\bShut-down\b|\b(serial|synchron)isation\b",
     "plural of one": r"\b1 (calls|iterations|kernels|nodes|ranks|times|transfers|sends|receives|rows|executions|reports)\b",
     "number before its comparison": r", on other ranks \d",
-    "otherwise mostly": r"\bis otherwise mostly\b|\bmostly (before|after) (the|its)\b.* or after\b",
+    "otherwise mostly": r"\bis otherwise mostly\b|\botherwise the host\b",
     "verbs": r"\b(lies|lie|stands) (in|at|behind|for)\b|\bkept [A-Z]",
     "none of": r"\bis none of\b|\bthere is no such\b|\bare they of\b",
     "noun without its verb": r": nothing to (write|align)\b|\bnothing to write:",
