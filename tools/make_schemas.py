@@ -27,24 +27,33 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COLUMNS = {"type": "object", "additionalProperties": {"type": "array"}}
 #: What properties of classes add to their fields in JSON.
 OF_FINDINGS = {
-    "at_most": {"type": "boolean", "description": "The share is a limit: no more is gained."},
+    "at_most": {
+        "type": "boolean",
+        "description": "True if the share is a limit: no more can be saved.",
+    },
     "group": {
         "enum": ["causes", "limits", "once"],
-        "description": "Findings of one group are of the same time, and can be compared.",
+        "description": "Group of the finding. Shares of one group refer to the same time.",
     },
 }
 OF_COMPARISONS = {
-    "change": {"type": "number", "description": "By how much B takes longer (0.22: by 22 %)."},
-    "job_change": {"type": "number", "description": "The same of the whole job."},
-    "is_alike": {"type": "boolean", "description": "The change is within what chance makes."},
-    "disagrees": {"type": "boolean", "description": "The job changes otherwise than the unit."},
-    "headline": {"type": "string", "description": "All of this in a sentence, for people."},
+    "change": {
+        "type": "number",
+        "description": "Relative increase from A to B (0.22: 22% longer).",
+    },
+    "job_change": {"type": "number", "description": "Relative increase of the whole job."},
+    "is_alike": {"type": "boolean", "description": "True if the change may be due to chance."},
+    "disagrees": {
+        "type": "boolean",
+        "description": "True if the job and the unit change differently.",
+    },
+    "headline": {"type": "string", "description": "One sentence that summarizes the comparison."},
 }
 HEAD = """# JSON of reports, comparisons and studies
 
-`nsys2prv report --json FILE`, `diff --json FILE` and `study --json FILE` write everything that they found, for scripts and agents.
-`format` names the format and its version, which rises when a field changes its meaning or goes; new fields do not raise it, so ignore those
-that you do not know. The schemas are JSON Schema (draft 2020-12), installed with the package:
+`nsys2prv report --json FILE`, `diff --json FILE` and `study --json FILE` write all their results, for scripts and agents.
+`format` contains the name and version of the format. The version increases if a field is removed or changes its meaning. New fields
+may be added without a new version, so ignore unknown fields. The schemas (JSON Schema, draft 2020-12) are installed with the package:
 
 ```python
 import importlib.resources
@@ -54,9 +63,9 @@ folder = importlib.resources.files("nsys2prv.show") / "schemas"
 schema = json.loads((folder / "report.schema.json").read_text())
 ```
 
-All times are ns, those of moments since the begin of the trace. Shares and efficiencies are fractions of 1. What is not known is not there, or
-`null`; it is never 0. In tables columns that end in `_ns` are durations, `_bytes` sizes, `_gb_s` 10^9 bytes a second; `docs/analysis.md` has the
-tables of each analysis.
+All times are in ns; points in time count from the start of the trace. Shares and efficiencies are fractions of 1. Unknown values are
+missing or `null`, never 0. In tables, columns that end in `_ns` are durations, in `_bytes` sizes, and in `_gb_s` 10^9 bytes per second.
+`docs/analysis.md` lists the tables of each analysis.
 """
 
 
@@ -96,12 +105,12 @@ def make_schemas() -> dict[str, dict[str, Any]]:
     report: dict[str, Any] = {
         "$schema": DIALECT,
         "title": finished_job.FORMAT,
-        "description": "What `nsys2prv report --json` and `nsys2prv diff --json` write.",
+        "description": "Output of `nsys2prv report --json` and `nsys2prv diff --json`.",
         "type": "object",
         "properties": {
             "format": {"const": finished_job.FORMAT},
             "job": {
-                "description": "The job; of `diff` what two runs are called, and their comparison.",
+                "description": "The job; for `diff`, the names of two runs and their comparison.",
                 "anyOf": [
                     {"$ref": "#/$defs/JobFacts", "required": ["name", "duration_ns", "records"]},
                     {"$ref": "#/$defs/ComparedJobs"},
@@ -109,7 +118,7 @@ def make_schemas() -> dict[str, dict[str, Any]]:
             },
             "findings": {"type": "array", "items": {"$ref": "#/$defs/Finding"}},
             "analyses": {
-                "description": "Results by the names of their analyses; of `diff` `difference`.",
+                "description": "Results by the names of their analyses; for `diff`, `difference`.",
                 "type": "object",
                 "additionalProperties": {"$ref": "#/$defs/Result"},
             },
@@ -118,10 +127,10 @@ def make_schemas() -> dict[str, dict[str, Any]]:
         "$defs": defined,
     }
     defined["ComparedJobs"] = {
-        "description": "Two runs, of `diff`.",
+        "description": "Two runs, from `diff`.",
         "type": "object",
         "properties": {
-            "name": {"type": "string", "description": "What both are called."},
+            "name": {"type": "string", "description": "Names of both runs, as text."},
             "comparison": {"$ref": "#/$defs/Comparison"},
         },
         "required": ["name", "comparison"],
@@ -142,7 +151,7 @@ def make_schemas() -> dict[str, dict[str, Any]]:
         [ComparedRuns, *parts], ref_template="#/$defs/{name}"
     )
     study = {"$schema": DIALECT, "title": study_model.FORMAT, "$defs": defined}
-    study["description"] = "What `nsys2prv study --json` writes."
+    study["description"] = "Output of `nsys2prv study --json`."
     describe_fields(study, [ComparedRuns, *parts])
     study |= {"$ref": "#/$defs/ComparedRuns"}
     defined["ComparedRuns"]["properties"]["format"] = {"const": study_model.FORMAT}

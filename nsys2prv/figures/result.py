@@ -102,11 +102,11 @@ class Finding(Struct, frozen=True):
 
     #: One of FINDING_KINDS.
     kind: str
-    #: One sentence: who and what.
+    #: One sentence with the place and the cause.
     title: str
-    #: Share of the job's time (of its steady state, where one was found).
+    #: Share of the job's time, or of its steady state, if there is one.
     share: float
-    #: Ranks at fault, the culprit first; empty if no rank is.
+    #: Responsible ranks, the main one first; empty if no rank is responsible.
     ranks: tuple[int, ...] = ()
     #: Their GPUs, as "host GPU number".
     devices: tuple[str, ...] = ()
@@ -116,13 +116,13 @@ class Finding(Struct, frozen=True):
     advice: str = ""
     #: Paraver views that show it: paths below the folder that `nsys2prv cfgs DIR` writes.
     views: tuple[str, ...] = ()
-    #: Moments to look at: begin and end (ns of the trace), and ranks.
+    #: Times that show it: start and end (ns of the trace), and ranks.
     moments: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     #: The argument of `report --what-if` that replays the job without it, or "".
     what_if: str = ""
     #: Its place in the program, by call stacks, or "".
     where: str = ""
-    #: The recorded part of the trace, which commands stay within: begin and end (ns).
+    #: The recorded part of the trace (start and end, ns). Commands do not exceed it.
     within: tuple[int, int] = (0, 1 << 62)
 
     def __repr__(self) -> str:

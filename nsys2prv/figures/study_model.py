@@ -162,7 +162,7 @@ class Interval(Struct, frozen=True):
     #: Begin and end (ns of the trace).
     begin_ns: int
     end_ns: int
-    #: Number of iterations, 0 where it is not made of iterations.
+    #: Number of iterations; 0 if it does not consist of iterations.
     iterations: int
     #: Its name, as text.
     what: str
@@ -203,7 +203,7 @@ class Run(Struct, kw_only=True):
 
     #: As it was given: a folder, a report, a pattern.
     name: str
-    #: What people call it.
+    #: Name for users.
     label: str = ""
     ranks: int
     #: GPUs with work, and nodes.
@@ -316,7 +316,7 @@ class Scaling(Struct, frozen=True):
     used: str
     #: Evidence for it, as text.
     why: str = ""
-    #: The work of some runs grows with the devices, and that of others does not.
+    #: True if the work grows with the devices in only some runs.
     is_mixed: bool = False
 
 

@@ -33,7 +33,7 @@ class Reason(Struct, frozen=True):
     part: str
     #: Kernel, call, NVTX range or place; "" for several.
     name: str
-    #: By how much it takes longer in B (ns).
+    #: Increase from A to B (ns).
     change_ns: float
     #: Share of the whole difference.
     share: float
@@ -46,9 +46,9 @@ class Reason(Struct, frozen=True):
     #: NVTX range, or the longest of several; for startup and shutdown, the call or range with most of the
     #: time.
     inside: str = ""
-    #: It takes longer as the clock of GPUs is lower, or shorter as it is higher.
+    #: True if it takes longer because GPU clocks are lower, or less time because they are higher.
     is_of_clock: bool = False
-    #: Its name, or else `inside`, is of the time between two calls.
+    #: True if its name (otherwise `inside`) describes the time between two calls.
     is_between: bool = False
 
     def __str__(self) -> str:
@@ -111,11 +111,11 @@ class Checked(Struct, frozen=True):
     before: float
     #: In B.
     after: float
-    #: By how much B is worse (0.22: by 22%).
+    #: Relative deterioration from A to B (0.22: 22% worse).
     change: float
     #: Random part of the change.
     noise: float
-    #: Whether the change exceeds the limit and the random part.
+    #: True if the change exceeds the limit and the random part.
     is_exceeded: bool
 
     def __str__(self) -> str:
