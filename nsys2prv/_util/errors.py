@@ -114,8 +114,8 @@ def end_on_signal() -> None:
 
 
 def raise_on_signal() -> None:
-    """From now on, let signals raise :class:`EndedBySignal`, also during polars calls, whose own
-    handler would keep a waiting program waiting.
+    """From now on, signals raise :class:`EndedBySignal`, also during polars calls; the handler of
+    polars would ignore them while the program waits.
     """
     _set_handler(_raise)
     if _handled:

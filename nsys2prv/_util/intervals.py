@@ -255,8 +255,8 @@ class Outermost(Struct, frozen=True):
         return self._search(self.end, thread, time, "right")
 
     def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
-        """Return the range of each thread that starts (or, with at_end, ends) exactly at a time, or
-        -1.
+        """Find, for each pair of a thread and a time, the outermost range that starts exactly at
+        this time (with `at_end`: that ends then). Return its index, or -1.
         """
         own = self.end if at_end else self.begin
         found = self._search(own, thread, time, "left")
@@ -361,7 +361,8 @@ def spill_durations(
 
 
 def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
-    """Return statistics of spilled groups, merged by some of their columns, the largest time first.
+    """Merge groups that were written in pieces, and return a row of statistics for each value of
+    `by`, the largest total time first.
 
     Columns: count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for
     one execution). With `modes` also two_modes, low_ns and high_ns (means of the two modes),

@@ -62,7 +62,9 @@ class Precedences(Table, frozen=True):
         return (corrections.apply(self.begin, self.before), corrections.apply(self.end, self.after))
 
     def find_slack(self) -> np.ndarray:
-        """Return by how much the clocks of devices in one host may contradict each other (ns)."""
+        """Return a tolerance (ns) for each precedence: by how much the clocks of devices in one
+        host may contradict each other.
+        """
         return np.array([noise.slack for noise in NOISE.values()])[self.noise_kind]
 
     def find_spans(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:

@@ -141,7 +141,9 @@ def _list_damaged(job: Job, main: np.ndarray) -> pl.DataFrame:
 
 
 def make_row_table(job: Job) -> RowTable:
-    """Return the rows of a job."""
+    """Return a table of the trace's rows (threads, streams), each with its process, rank, node and
+    GPU.
+    """
     tree, model = job.model.tree, job.model
     count = tree.threads
     kinds, streams, reports = [SAMPLED] * count, [None] * count, [[] for _ in range(count)]

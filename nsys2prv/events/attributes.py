@@ -389,8 +389,8 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
 
 
 def select_by_state(layout: str, labels: pl.DataFrame, state: str | None) -> tuple[int, ...]:
-    """Return the values of names that put a row into a state, in this layout. labels: value and
-    label. state: None for no state.
+    """Return the values in `labels` whose label puts a row into a state, by the layout's rule.
+    labels: value and label. state: name of the state; None for rows that are in no state.
     """
     numbers = {one.name: one.value for one in load_catalogue().states}
     rule = load_catalogue().layouts[layout].state

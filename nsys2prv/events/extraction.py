@@ -406,7 +406,9 @@ class Extraction:
         return np.where(launches.hit, launches.thread, self.find_main_threads(pids))
 
     def intern_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the object of each row's CUDA stream, from STREAM_COLUMNS."""
+        """Return for each row the number of the object that stands for its CUDA stream. columns:
+        must include STREAM_COLUMNS.
+        """
         return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
 
     def number_gpus(self, columns: Columns) -> np.ndarray:

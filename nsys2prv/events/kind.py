@@ -228,7 +228,9 @@ class Rows(Struct):
         return column if self.selection is None else column[self.selection]
 
     def where(self, keep: np.ndarray) -> Rows:
-        """Return the selected rows where the mask `keep` is True, with all lines."""
+        """Return these rows without the selected rows for which `keep` is False. Communication
+        lines are all kept. keep: one bool for each selected row.
+        """
         if np.count_nonzero(keep) == len(keep):
             return self
         rows = np.flatnonzero(keep) if self.selection is None else self.selection

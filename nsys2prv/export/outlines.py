@@ -49,7 +49,9 @@ _NVTX_TRAITS = dict.fromkeys(NVTX_RANGES, IS_RANGE) | dict.fromkeys(
 
 
 class Outline(Struct, frozen=True):
-    """Bounds of the blocks of a table."""
+    """Least and greatest values in each block of a table's rows, so that reading a time range can
+    skip blocks.
+    """
 
     #: The rows of each block.
     block_rows: int
@@ -95,7 +97,10 @@ def list_traits(table: str) -> bytes:
 
 
 def list_blocks(whole: Part, blocks: np.ndarray, block_rows: int) -> Iterator[Part]:
-    """Yield the rows of the blocks in a mask; consecutive blocks together."""
+    """Yield the selected blocks of a table as parts; consecutive blocks form one part. whole: the
+    part of the table that all blocks together cover. blocks: mask, one value per block. block_rows:
+    rows per block.
+    """
     edges = find_edges(blocks)
     for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if blocks[first]:

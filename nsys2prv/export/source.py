@@ -443,7 +443,8 @@ class Shared(Struct, frozen=True):
     def select_meeting(
         self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]
     ) -> Columns:
-        """Return columns of the rows that meet a condition, as
-        :meth:`nsys2prv.export.database.Database.read` does.
+        """Return the rows that meet a condition, with some columns, as
+        :meth:`nsys2prv.export.database.Database.read` does. number: index of the condition.
+        integers, texts: names of the columns, by type.
         """
         return self.rows.select(integers, texts).where(self.mask_meeting(number))

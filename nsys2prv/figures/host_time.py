@@ -138,8 +138,8 @@ def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
 
 
 def find_task_parts(unit: DeviceGroup, task: int, time: Spans) -> Iterator[tuple[str, Spans]]:
-    """Yield (part, spans) for a task's main thread in a set of times: each of PARTS, and the CUDA
-    API calls that wait for GPUs (WAITING).
+    """Divide some time by the activity of a task's main thread: yield (part, spans) for each of
+    PARTS, with WAITING for CUDA API calls that wait for GPUs.
     """
     task = unit.find_host(task)
     if task not in unit.tasks:

@@ -347,8 +347,8 @@ class Period:
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
-        """Return True if iterations of another process have the same duration; approximately, if
-        both have equally many.
+        """Return True if the iterations of another process last as long. Rough agreement is enough
+        if both have almost the same number of iterations.
         """
         more = abs(len(self.begins) - len(other.begins))
         apart = REGULAR - 1 if more <= 1 else NEARLY_SAME

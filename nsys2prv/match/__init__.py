@@ -255,7 +255,9 @@ def read_fact(
     tasks: Mapping[tuple[int, int], int],
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Return the facts of one name from all its files as a frame, with all or some columns."""
+    """Read the facts of one name from all their files into one frame; an empty frame without files.
+    tasks: (report, process) -> task of the trace. columns: read only these; None for all.
+    """
     if not files:
         return pl.DataFrame()
     read = [(file, read_columns(file.frame, columns)) for file in files]

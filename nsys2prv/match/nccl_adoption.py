@@ -360,7 +360,9 @@ class Queue(Struct, frozen=True, dict=True):
         return CallSequence(self.begin, self.end, zeros, ones)
 
     def move(self, offset: float, slope: float) -> Queue:
-        """Return the queue on a clock that differs by a line: offset (ns) and slope."""
+        """Return the queue with its times converted to another clock: time * (1 + slope) + offset
+        (ns).
+        """
         begin, end = (times * (1 + slope) + offset for times in (self.begin, self.end))
         return replace(self, begin=begin, end=end)
 

@@ -303,8 +303,8 @@ class CollectivePiece(Struct, frozen=True):
         return sum(block.rows for block in self.blocks)
 
     def read(self) -> pl.DataFrame:
-        """Return the kernels with the columns COLUMNS["nccl_kernels"] and COLLECTIVE_KEY, and known
-        facts about the piece.
+        """Read the kernels of this piece: COLUMNS["nccl_kernels"], COLLECTIVE_KEY, and the columns
+        `ranks`, `rule` (by which they were ordered) and `settled`.
         """
         # Numbers below 2^31 would be narrower than in other groups.
         known = {name: pl.lit(getattr(self, name), pl.Int64) for name in ("group", "ranks")}

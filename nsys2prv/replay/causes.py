@@ -67,7 +67,7 @@ HAS_OTHERS = (*LIMITS, "imbalance", "launching", "place", "pauses")
 
 
 class Cause(Struct, frozen=True):
-    """A change that saves time."""
+    """A cause of lost time: the change to a replay that removes it, and how much time that saves."""
 
     #: gpu, host, copies, link within, link to others, late hand-off, hand-off (of some processes); hiccup; cpu, imbalance,
     #: messages, transfers, host_time, launching (all of that too, most of it to launch), place, pauses (at

@@ -253,7 +253,9 @@ def _look_up(rows: np.ndarray, column: np.ndarray, factor: int) -> np.ndarray:
 
 
 class Graph(Struct, frozen=True, dict=True):
-    """Nodes, and edges sorted by target."""
+    """The dependency graph that a replay runs through. Nodes are moments of the trace; edges,
+    sorted by target, are what each node waits for.
+    """
 
     #: Node that each edge leads to, and the moment that it waits for (int32).
     target: np.ndarray

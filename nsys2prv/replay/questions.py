@@ -44,7 +44,9 @@ _LINKS = {
 
 
 class Names(Struct, frozen=True):
-    """Meaning of the words in a what-if for a job."""
+    """The processes and kernels that words of a what-if question (ranks, GPUs, kernels, helpers)
+    refer to.
+    """
 
     #: Rank -> its processes.
     ranks: Mapping[int, tuple[int, ...]]
@@ -186,7 +188,7 @@ class Question(Struct, frozen=True):
         return self.replay.scale((Kind.GAP,), keys=places.ravel())
 
     def remove_calls(self) -> Changes:
-        """Return changes in which calls take no time."""
+        """Return changes in which calls with this name take no time."""
         return self.replay.remove_calls(self.find_calls("call", "call of CUDA or MPI"))
 
 

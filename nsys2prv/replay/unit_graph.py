@@ -201,9 +201,12 @@ def _find_moments(nodes: np.ndarray, rows: np.ndarray) -> Events:
 
 
 def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.DataFrame:
-    """Group the edges of a unit with typical weights to be estimated, and mark those that show their latency.
-    Return `kind`, `process`, `key` of each group with the `count` of these and `usual`, their median (ns, NaN
-    of none). lasts: of nodes.
+    """Group the latencies of a unit whose typical duration has to be estimated, and mark the edges
+    that show their latency clearly: their source is later than all others of their target.
+
+    Return the `kind`, `process` and `key` of each group, the `count` of marked edges and `usual`,
+    their median (ns; NaN if there are none). lasts: durations of the nodes' work. processes: of
+    each row.
     """
     columns["marks"] = bytearray(len(columns["kind"]))
     time, row, typical, marks = map(columns.view, ("time", "row", "typical", "marks"))
@@ -314,8 +317,8 @@ def finish_graph(
 
 
 def group_places(keys: np.ndarray, totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return for each key and process the key of the place to which its work belongs: the key with
-    the most time in the group.
+    """Merge places (times between two calls) that are one place of the program. Return, for each
+    key and process, the index of the key to which the process's work there belongs.
 
     A group contains places that have a call in common, or that are between messages alone.
     Processes pass them about equally often, and each process works at only one of them; its little

@@ -179,8 +179,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def time_in_mpi(self) -> tuple[str, float] | None:
-        """Return the time that ranks spend in MPI, as in the efficiencies: the name of its
-        reference time, and its share. None if unknown.
+        """Return the share of time that ranks spend in MPI, as in the efficiencies, as (name of the
+        time that it is a share of, share from 0 to 1); None if unknown.
         """
         host = self.find_row("efficiencies", "host")
         efficiency = host.get("mpi_parallel_efficiency")

@@ -65,9 +65,11 @@ def write_ranges(
     block_rows: int,
     closings: np.ndarray | None = None,
 ) -> tuple[dict[str, StoredColumn], RangeIndex]:
-    """Append ranges to a file and return their index. columns: int64, sorted by (begin, -end),
-    ABSENT for missing or unknown fields. mask: bits of the fields to keep. block_rows: rows per
-    block. closings: of states, if known.
+    """Append ranges to a file and return the stored columns by name, and the index of the ranges.
+
+    columns: int64, sorted by (begin, -end), ABSENT for missing or unknown fields. mask: bits of the
+    fields to keep. block_rows: rows per block. closings: for states, when each is closed; None if
+    unknown.
     """
     stored, always, some = {}, 0, 0
     for name in TIME_COLUMNS:

@@ -273,11 +273,13 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return alike["group"].to_list() if group >= ALIKE else [group]
 
     def find_range(self, edges: np.ndarray, weights: np.ndarray) -> tuple[int, float]:
-        """Return the group of the innermost NVTX range with most of these weights, on the process
-        with most of them, and its share; -1 and 0.0 if no range has them.
+        """Find the NVTX range that explains a loss, on the process with the largest part of it.
+        Return the group of the innermost range with most of the weight and its share of the weight,
+        or (-1, 0.0) if no range explains it.
 
-        If ranges that differ only in numbers, such as layers, share the weights, the group
-        represents all of them (:meth:`list_groups`).
+        edges: the work that was lost; weights: the loss of each. If ranges that differ only in
+        numbers, such as layers, share the weights, the group represents all of them
+        (:meth:`list_groups`).
         """
         process = np.maximum(self.edges.process[edges], 0)
         own = process == np.argmax(np.bincount(process, weights)) if len(edges) else process > 0

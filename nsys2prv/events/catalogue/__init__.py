@@ -600,7 +600,9 @@ def _reduce_name(name: str) -> tuple[str, str]:
 
 
 def find_known_label(layout: str, name: str) -> str | None:
-    """Return the label of a listed name, or None."""
+    """Return the catalogue's label for a counter of this layout; None if it lists no counter of
+    this name.
+    """
     return load_counter_tables()[layout].known.get(_reduce_name(name))
 
 

@@ -25,7 +25,9 @@ WIDEST = 50
 
 
 class Reason(Struct, frozen=True):
-    """A part of the difference. Times are ns in the compared unit."""
+    """One cause of the difference between two runs. Times are ns per compared unit (an iteration or
+    the job).
+    """
 
     #: Family of the time: kernels, communication, copies, hosts, startup, shutdown, unexplained.
     family: str

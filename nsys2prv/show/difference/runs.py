@@ -153,8 +153,11 @@ def choose_column(
 
 
 def compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | None]:
-    """Return the similarity of the work in a unit by counts, and the share of kernel time that both
-    runs have in common (the smaller of both); None if unknown.
+    """Compare the work of two runs in a unit. Return (likeness, common), each from 0 to 1, or None
+    if unknown.
+
+    likeness: the number of kernels or calls that both runs have, as a share of the larger numbers.
+    common: the share of kernel time in kernels that both runs have, in the run where it is smaller.
     """
     first, second = (count_work(run, unit).drop("follows") for run in runs)
     if not (first.height and second.height):
@@ -173,7 +176,10 @@ def compare_work(runs: Sequence[Run], unit: str) -> tuple[float | None, float | 
 def list_reserves(
     runs: Sequence[Run], likeness: float | None, common: float | None
 ) -> tuple[str, list[str]]:
-    """Return whether two runs are comparable, and the reasons for reserve or refusal."""
+    """Decide whether two runs can be compared. Return the verdict (comparable, with reserve, or
+    NOT_COMPARABLE) and the reasons for reserve or refusal. likeness, common: from
+    :func:`compare_work`.
+    """
     jobs = [run.job.description for run in runs]
     what = "kernels" if (runs[0].work["part"] == "kernel").any() else "MPI calls"
     reserves, others = [], []

@@ -77,7 +77,7 @@ class Window(Struct, frozen=True):
 
 
 class Events(Struct, frozen=True):
-    """Events in windows."""
+    """Events that a page shows: the events within its time windows, and sums for the whole job."""
 
     #: Kind of track -> lane, begin, end and the columns of COLUMNS, by lane and begin; names as
     #: `source` (name set), `name` (value) and `class`.

@@ -145,7 +145,9 @@ WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM, SMALLEST, LARGEST = 760, 400, 62, 190, 16,
 
 
 def place_products(frame: pl.DataFrame) -> Roofline:
-    """Return the roofline of products. frame: the table of products."""
+    """Return the roofline plot of products (GEMMs, attention, convolutions). frame: rows of the
+    table of products.
+    """
     known = frame.filter(pl.col("allowed_tflop_s").is_not_null() & (pl.col("tflop_s") > 0))
     roofs = known.select("data_type", "peak_tflop_s", "memory_gb_s").unique(maintain_order=True)
     turns = (1e3 * roofs["peak_tflop_s"] / roofs["memory_gb_s"]).to_list()

@@ -148,9 +148,12 @@ def make_event_types(
     counters: Sequence[EventType] = (),
     ranks: Sequence[int] = (),
 ) -> list[EventType]:
-    """Return all event types of these layouts and the counters, by event type. A type that several
-    layouts share is listed once. layouts: layout -> bits of the written fields. ranks: rank numbers
-    that fields may name.
+    """Return the event types of the fields written in these layouts, and of the counters, sorted by
+    code. A type that several layouts share is listed once.
+
+    layouts: layout -> bits of the written fields. values: name set -> its names with their values.
+    domains: NVTX domain -> its number. counters: their event types. ranks: rank numbers that fields
+    may name.
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = _list_fields(layouts)

@@ -162,8 +162,9 @@ class PerfettoWriter(Struct, dict=True):
         return b"".join((clock, *rows, *counters, *write_names(content)))
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the packets of a window. At equal times, ends come first, then starts with outer
-        ones first. Perfetto sorts packets by time.
+        """Return the packets of a window. They are not sorted by time: Perfetto does that, and
+        keeps this order at equal times (ends, then starts, outer ones first). number: index of the
+        window, for unique ids of messages.
         """
         tables, repeated = read_samples(window.samples, self.metrics)
         packets = [

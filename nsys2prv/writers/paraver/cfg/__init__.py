@@ -203,7 +203,9 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
-    """Condition for the contents of a trace: events that a window finds, or other conditions."""
+    """What a trace must contain so that a view shows something: events that one of its windows
+    selects, or any or all of several needs.
+    """
 
     #: `any` or `all` of other needs, or the contents of the window: event `types`, `events`, `tags`
     #: of communications, or `states`.
