@@ -60,8 +60,8 @@ from nsys2prv.writers.rows import build_object_model
 
 
 def align_reports(job: Read) -> Job:
-    """Return the job with one time, one set of rows and one numbering of names for all reports, and
-    with the relations between reports. Raise NothingToWrite if no events were read.
+    """Put all reports of a job into one time, one set of rows and one numbering of names, and find
+    relations between reports. Return the job. Raise NothingToWrite if no events were read.
     """
     with job.progress.show_phase("clocks", 4) as advance:
         captures = _find_captures(job)

@@ -60,7 +60,9 @@ def make_pseudonym(kind: str, text: str) -> str:
 
 
 class Pseudonyms:
-    """The names in a job's reports, and the pseudonyms that replace them in any text."""
+    """Replaces the names in a job's reports (programs, hosts, users, ...) by pseudonyms in any
+    text.
+    """
 
     def __init__(self, infos: Iterable[ReportInfo], devices: Iterable[str] = ()) -> None:
         """Collect the names in reports. devices: names of rows of devices and sources."""
@@ -208,7 +210,7 @@ def _hide_metrics(shape: Shape) -> Shape:
 
 
 def hide_report(info: ReportInfo, names: Pseudonyms) -> ReportInfo:
-    """Return the facts of a report without private names."""
+    """Return the facts of a report with pseudonyms for private names."""
     return replace(
         info,
         alias=names.find(info.given.name),

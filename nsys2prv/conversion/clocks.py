@@ -52,9 +52,9 @@ NOTICEABLE_RATIO = 1.2
 
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
-    """Return the clock index of each report, and the names of the clocks. A clock belongs to a
-    host, or to a report that no recorded clock places. Hosts with equal names are numbered, in rank
-    order.
+    """Return the number of the clock of each report, and the names of the clocks. A clock belongs
+    to a host, or to a report whose host's clock is unknown. Hosts with equal names are numbered, in
+    rank order.
     """
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()
@@ -75,7 +75,9 @@ def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
 
 
 def find_clock_corrections(job: Numbered) -> ClockRecord | None:
-    """Return the corrections of host clocks that the plan requests; None for no corrections."""
+    """Compute or read the corrections of host clocks that the plan requests; None for no
+    corrections.
+    """
     method = job.plan.method
     if isinstance(method, ClockRecord):
         return method
@@ -127,8 +129,9 @@ def gather_facts(
     clock_groups: Sequence[int] = (),
     clock_error: int = ALIGNED_ERROR,
 ) -> RelationContext:
-    """Return the context for relations with all facts of a job, whose times are mapped by these
-    clocks. hosts, clock_groups: of each report (default: one group).
+    """Collect all facts of a job for relations between reports. folder: for their files. clocks:
+    map from each report's time to the time that relations use. hosts, clock_groups: of each report
+    (default: one group). clock_error: largest error within a group (ns).
     """
     files: dict[str, tuple[FactFile, ...]] = defaultdict(tuple)
     captures = job.captures.numbers
@@ -172,8 +175,8 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
 
 
 def find_placements(job: Read) -> tuple[list[Placement], int]:
-    """Return the placements of reports whose clocks need no correction, and the time that becomes
-    time 0 of the trace.
+    """Place reports on UTC by their recorded clocks, without corrections. Return the placement of
+    each report, and the time (ns) that becomes time 0 of the trace.
     """
     placements = _place_all(job)
     return placements, _find_epoch(placements, job.spans)
@@ -248,7 +251,9 @@ def find_clock_error(job: Placed) -> int:
 
 
 def is_aligned(clock: HostClock) -> bool:
-    """Return True if observations or a clock file align this host with others."""
+    """Return True if observations or a clock file determine how this host's clock differs from
+    others.
+    """
     return (
         clock.sure
         and clock.method != PLACED_BY_UTC
@@ -297,8 +302,9 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
 def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
-    """Return lines about the alignment: the number of aligned hosts, method and error, then
-    problems. hosts: number of clocks from :func:`find_host_clocks`.
+    """Return lines about the alignment of clocks: the number of aligned hosts, method and error,
+    then problems. record: corrections; None for none. hosts: number of clocks from
+    :func:`find_host_clocks`.
     """
     if any(placement.method == AS_THEY_ARE for placement in placements):
         return ["not aligned; every report keeps its own time (--align none)"]
@@ -347,8 +353,8 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
 
 
 def describe_hosts(record: ClockRecord) -> list[str]:
-    """Return a line for each host (for many hosts, only those with the largest errors), then lines
-    about causality and notes.
+    """Return a line for each host about its clock (of many hosts, only for those with the largest
+    errors), then lines about violations of causality, and notes.
     """
     shown = hosts = list(record.hosts.items())
     if len(hosts) > MOST_HOSTS:

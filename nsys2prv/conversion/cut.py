@@ -38,8 +38,9 @@ BARE_NUMBER, SECONDS = re.compile(r"\d *(:|$)"), "numbers without a unit are sec
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
-    """Return the job reduced to the part and the rows that the plan selects. Raise NothingToWrite
-    if nothing remains, Nsys2prvError if the plan names something that the job does not have.
+    """Cut a job: return it with only the time, rows and fields that the plan selects. Raise
+    NothingToWrite if nothing remains, Nsys2prvError if the plan names something that the job does
+    not have.
     """
     model, objects = _choose_rows(plan, job)
     if model is job.model and not plan.changes_runs:

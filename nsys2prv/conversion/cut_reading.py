@@ -39,8 +39,8 @@ NCCL, LOOKED_AT = "nccl", 100_000
 
 
 def choose_part(job: Opened) -> ReadPart | None:
-    """Return the rows to read, or None to read everything: if no time range is requested, if the
-    job is small, or if the trace needs all events.
+    """Choose the rows of tables that a requested time range needs. Return None to read everything:
+    if no time range is requested, if the job is small, or if the trace needs all events.
     """
     if not _can_choose(job):
         return None
@@ -133,8 +133,8 @@ def _find_span_by_maps(
 
 
 def list_members(info: ReportInfo) -> set[tuple[Path, int, int]]:
-    """Return the processes and GPUs of a report that may take part in NCCL collectives, from a
-    sample of kernel rows. This depends only on files.
+    """Return the processes and GPUs of a report that may take part in NCCL collectives, as (path of
+    the report, process, GPU), from a sample of kernel rows. This depends only on files.
     """
     part = info.parts.get(KERNEL_TABLE)
     if part is None or "StringIds" not in info.parts:

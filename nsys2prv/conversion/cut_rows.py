@@ -63,7 +63,9 @@ class ChoiceTask(Struct, frozen=True):
 
 
 def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
-    """Return table -> the rows that must be read for a part. This depends only on files."""
+    """Choose the rows that must be read for a time range. Return table -> parts, for tables that
+    need not be read completely. This depends only on files.
+    """
     maps = {table: task.maps[table] for table in sorted(task.maps.keys() & task.tables)}
     blocks = {table: one.find_overlapping(task.span) for table, one in maps.items()}
     calls = maps.keys() & list_tables(lambda kind: LAUNCHES in kind.provides)
@@ -98,7 +100,7 @@ def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
 
 
 def list_tables(meets: Callable[[EventKind], bool]) -> set[str]:
-    """Return the tables of the kinds that meet a condition."""
+    """Return the tables of the event kinds that meet a condition."""
     return {table for kind in all_kinds() if meets(kind) for table in kind.tables}
 
 

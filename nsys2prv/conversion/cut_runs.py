@@ -35,7 +35,7 @@ SECOND = 1_000_000_000
 
 
 class CutWindow(Struct, frozen=True):
-    """Window first <= time < end (ns of the cut trace)."""
+    """The time of the trace that a cut keeps: first <= time < end (ns of the cut trace)."""
 
     #: Begin of the window.
     first: int
@@ -52,7 +52,7 @@ class CutWindow(Struct, frozen=True):
 
 
 class CutTask(Struct, frozen=True):
-    """Runs of one report to be cut. Times are in the cut trace (ns)."""
+    """Stored records (runs) of one report to be cut. Times are in the cut trace (ns)."""
 
     #: Runs to cut, of one report.
     runs: tuple[Run, ...]
@@ -69,7 +69,9 @@ class CutTask(Struct, frozen=True):
 
 
 class CutPart(Struct):
-    """Result of cutting one task, in the time of the cut trace."""
+    """Records of one task after the cut, and counts of what was shortened. Times are in the cut
+    trace (ns).
+    """
 
     #: The kept records.
     result: TaskResult = field(default_factory=lambda: TaskResult(0, TRACE, 0))
@@ -89,7 +91,7 @@ class _Samples(Struct):
 
 
 def cut_task(task: CutTask) -> CutPart:
-    """Cut the runs of a task."""
+    """Remove the records outside the cut from the runs of a task, and shorten ranges at its edges."""
     ids = load_global_ids(task.global_ids)
     with SpillReader() as reader, SpillWriter(task.spill_file, TRACE, 0) as writer:
         cutter = _Cutter(task, ids, reader, writer)

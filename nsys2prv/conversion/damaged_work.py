@@ -38,7 +38,9 @@ MOST_NESTED = 8
 
 
 class DamagedWork(Struct, frozen=True):
-    """An operation on a stream with impossible recorded times."""
+    """An operation on a stream whose recorded times cannot be true, because other work ran there
+    meanwhile.
+    """
 
     #: Index of the report.
     report: int
@@ -54,7 +56,7 @@ class DamagedWork(Struct, frozen=True):
 
 
 class SearchTask(Struct, frozen=True):
-    """Streams of one report to be searched."""
+    """Streams of one report in which damaged operations are to be found."""
 
     #: Index of the report.
     report: int
@@ -67,8 +69,8 @@ class SearchTask(Struct, frozen=True):
 def plan_searches(
     infos: Sequence[ReportInfo], objects: Iterable[tuple[int, ObjectKey]]
 ) -> list[SearchTask]:
-    """Return a task for each report with operations that overlap others on their stream. objects:
-    objects with events, each with its report.
+    """Return a task for each report in which operations overlap others on their stream. objects:
+    (number of the report, key) of all objects with events.
     """
     streams: dict[int, set[StreamKey]] = defaultdict(set)
     for report, key in objects:
@@ -81,7 +83,7 @@ def plan_searches(
 
 
 def search_streams(task: SearchTask) -> list[DamagedWork]:
-    """Return the damaged operations on streams of a report. This depends only on files."""
+    """Find the damaged operations on some streams of a report. This depends only on files."""
     keys = [key[: len(STREAM_COLUMNS)] for key in task.streams]
     streams = pl.DataFrame(keys, schema=dict.fromkeys(STREAM_COLUMNS, pl.Int64), orient="row")
     names = ("start", "end", *QUEUE, "correlationId", "graphNodeId")
@@ -133,8 +135,9 @@ def _number_launches(rows: pl.DataFrame) -> np.ndarray:
 def mark_damaged(
     queue: np.ndarray, launch: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """Return a mask of the operations during which two operations of other launches start and end.
-    Operations are sorted by queue and start, longer ones first.
+    """Return a mask of the operations with impossible times: during them, two operations of other
+    launches start and end. queue: number of the stream. launch: number of the launch. Operations
+    are sorted by queue and start, longer ones first.
     """
     damaged, left = np.zeros(len(queue), bool), np.arange(len(queue))
     for _ in range(MOST_NESTED):

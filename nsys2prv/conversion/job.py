@@ -51,8 +51,8 @@ Stage = TypeVar("Stage", bound="Opened")
 def open_workplace(
     options: Options, reports: int, target: Path
 ) -> Iterator[tuple[Pool, Path, Path]]:
-    """Yield a pool of workers for this number of reports, a folder for new files beside the target,
-    and a folder for temporary files. Raise Nsys2prvError if files cannot be written there.
+    """Yield the workers for this number of reports, a folder for new files beside `target`, and a
+    folder for temporary files. Raise Nsys2prvError if files cannot be written there.
     """
     folders = [target.parent, *([options.tmp] if options.tmp else [])]
     try:
@@ -71,7 +71,7 @@ def open_workplace(
 
 
 class Opened(Struct, frozen=True, eq=False, kw_only=True):
-    """A job with open reports. Only metadata has been read."""
+    """A job whose reports are open, but of which only metadata has been read."""
 
     #: What to read, how to align it, and what to leave out.
     plan: Plan
@@ -106,14 +106,16 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
         return self.pool.run_in_order(function, tasks)
 
     def run_small(self, function: Callable, tasks: Sequence, rows: int = 1) -> Iterator:
-        """Run short tasks on the workers in the same way. rows: total number of rows."""
+        """Run short tasks on the workers as :meth:`run` does, several at a time. rows: total number
+        of rows.
+        """
         most = min(MOST_TOGETHER, ROWS_TOGETHER * len(tasks) // max(1, rows))
         together = self.pool.limit_together(len(tasks), most)
         return self.pool.run_in_order(function, tasks, together)
 
 
 class ReadPart(Struct, frozen=True):
-    """Rows to read for a time range of a job."""
+    """The part of a job to read for a time range: rows of tables, and the times that they cover."""
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
@@ -166,7 +168,7 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 
 
 class Numbered(Read, frozen=True, eq=False, kw_only=True):
-    """A job with rows for its objects."""
+    """A job in which every thread, stream and device with events has a row of the trace."""
 
     #: Groups of reports that were recorded together.
     captures: Captures
@@ -177,7 +179,7 @@ class Numbered(Read, frozen=True, eq=False, kw_only=True):
     model: ObjectModel
 
     def find_threads(self, result: TaskResult) -> np.ndarray:
-        """Return the thread index of each local object of a report's result."""
+        """Return the row of the trace (thread index) of each object in a result."""
         return np.array([self.model.rows[result.report, key] for key in result.objects], np.int64)
 
 
@@ -193,7 +195,7 @@ class Placed(Numbered, frozen=True, eq=False, kw_only=True):
 
 
 class Job(Placed, frozen=True, eq=False, kw_only=True):
-    """A job that can be cut, written and analyzed."""
+    """A complete job, which can be cut, written and analyzed."""
 
     #: Notes for the summary.
     notes: list[Note]
@@ -231,13 +233,15 @@ class Job(Placed, frozen=True, eq=False, kw_only=True):
 
 
 def complete(stage: type[Stage], job: Opened, **fields: Any) -> Stage:
-    """Convert a job to a later stage. fields: new or changed fields of this stage."""
+    """Return the job at a later stage of the conversion. stage: class of this stage. fields: new or
+    changed fields.
+    """
     return stage(**asdict(job) | fields)
 
 
 def settle(job: Placed, **fields: Any) -> Job:
-    """Return a job with the runs of all its results, and with the translation of their local
-    numbers to trace numbers. fields: new or changed fields of `Job`.
+    """Make a job from all its results: list their runs, and translate numbers that are valid only
+    in one task to numbers of the trace. fields: new or changed fields of `Job`.
     """
     known = asdict(job) | fields
     results, values = known["results"], known["values"]
@@ -307,7 +311,7 @@ def _make_global_ids(
 
 
 def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
-    """Return report -> its runs, in order."""
+    """Return number of the report -> its runs, in order."""
     by_report: dict[int, list[Run]] = defaultdict(list)
     for run in runs:
         by_report[run.report].append(run)
@@ -315,7 +319,7 @@ def group_by_report(runs: Iterable[Run]) -> dict[int, list[Run]]:
 
 
 def sum_counters(counters: Iterable[Counter]) -> Counter:
-    """Return the sum of counts; counts of zero are kept."""
+    """Add up counters. Unlike `+`, this keeps counts of zero."""
     total: Counter = Counter()
     for counter in counters:
         total.update(counter)

@@ -67,8 +67,8 @@ _OF_RANKS = ("communicator", "ranks", "rank")
 
 
 def make_event_reader(job: Job, whole: bool = False) -> EventReader:
-    """Return the reader of a prepared job, without damaged work. whole: include damaged work, as in
-    the trace.
+    """Return a reader for the events of a prepared job, without operations whose times are damaged.
+    whole: include these, as in the trace.
     """
     rows, ids = _split_by_gpu(job, make_row_table(job)), job.ids
     damaged = NO_DAMAGE
@@ -419,7 +419,9 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 
 class Found(Struct):
-    """Rows and values that on-demand kinds find in all events of a job."""
+    """Results that on-demand kinds compute from all events of a job: records, rows' places and
+    names of values.
+    """
 
     #: Runs in trace time.
     results: list[TaskResult]
@@ -431,9 +433,7 @@ class Found(Struct):
 
 
 def find_asked_for(job: Job, names: Collection[str]) -> Found:
-    """Return the records that on-demand kinds compute from all events of a job. names: of kinds in
-    FINDERS.
-    """
+    """Compute the records of on-demand kinds from all events of a job. names: of kinds in FINDERS."""
     reader = make_event_reader(job)
     found = Found([], [], {}, {})
     for number, name in enumerate(sorted(names), job.next_task):

@@ -59,14 +59,14 @@ _MISTAKES: dict[str, str] = load_shipped_file(__package__, "mistakes.yaml")
 def make_error(
     mistake: str, error: type[Nsys2prvError] = UsageError, /, **words: object
 ) -> Nsys2prvError:
-    """Return the error for a mistake in ``mistakes.yaml``. words: values for the placeholders in
-    the message.
+    """Return the error for a mistake listed in ``mistakes.yaml``. mistake: its key. words: values
+    for the placeholders in the message.
     """
     return error(_MISTAKES[mistake].format(**words))
 
 
 class CutOptions(Struct, frozen=True):
-    """Options of a cut. By default, nothing is excluded."""
+    """Options that choose a part of a job to write. By default, nothing is excluded."""
 
     #: FROM:TO of trace time, in seconds, with a unit (ns, us, ms, s) or in % of the trace; either
     #: end may be empty.
@@ -93,13 +93,15 @@ class CutOptions(Struct, frozen=True):
 
     @property
     def draws_launches(self) -> bool:
-        """Return True if launches are written: on request, and for a time range."""
+        """Return True if the lines from launching calls to their work are written: on request, and
+        for a time range.
+        """
         is_part = bool(self.time or self.region)
         return self.lines == LAUNCHES or (self.lines == MESSAGES and is_part)
 
 
 class Moment(Struct, frozen=True):
-    """A time of the trace: in ns, or as a share of its duration."""
+    """A time of the trace as given in options: in ns, or as a share of the trace's duration."""
 
     #: ns, or a share.
     number: Decimal
@@ -123,8 +125,8 @@ class Region(Struct, frozen=True):
 
 
 def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
-    """Return the two ends of FROM:TO; None for an end that is not given. Raise UsageError for
-    invalid text.
+    """Parse a time range FROM:TO. Return its two ends; None for an end that is not given. Raise
+    UsageError for invalid text.
     """
     if not text:
         return None, None
@@ -179,8 +181,8 @@ def _parse_ranks(words: Iterable[str]) -> dict[str, range]:
 
 
 def parse_method(method: str) -> str | ClockRecord:
-    """Return the method or the clock file that --align names. Raise Nsys2prvError, in one line, for
-    anything else.
+    """Return the method that --align names, or the corrections in the clock file that it names.
+    Raise Nsys2prvError, in one line, for anything else.
     """
     if method in METHODS:
         return method
@@ -193,7 +195,7 @@ def parse_method(method: str) -> str | ClockRecord:
 
 
 class CutPlan(Struct, frozen=True):
-    """Checked plan of a cut."""
+    """The checked options of a cut."""
 
     #: The options as given.
     options: CutOptions = field(default_factory=CutOptions)
@@ -214,8 +216,8 @@ class CutPlan(Struct, frozen=True):
 
     @classmethod
     def from_options(cls, cut: CutOptions, launches: bool = False) -> CutPlan:
-        """Check the options and return a plan. launches: the trace's format has launches by
-        default. Raise UsageError for invalid options.
+        """Check the options of a cut and return a plan. launches: True if the trace's format has
+        lines from launches by default. Raise UsageError for invalid options.
         """
         first, last = parse_span(cut.time)
         return cls(
@@ -238,8 +240,8 @@ class CutPlan(Struct, frozen=True):
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
-    """Return the kinds to read, and the plan. NVTX ranges that are only needed to find a region are
-    read but not written.
+    """Return the event kinds to read, and the plan of the cut. NVTX ranges that are only needed to
+    find a region are read but not written.
     """
     if not plan.region:
         return selection, plan
@@ -419,7 +421,8 @@ class Plan(Struct, frozen=True):
 
     @classmethod
     def from_options(cls, options: Options, launches: bool = False) -> Plan:
-        """Check the options and return a plan. launches: as for a cut.
+        """Check the options and return a plan. launches: True if the trace's format has lines from
+        launches by default.
 
         Raise UsageError for invalid options. Raise Nsys2prvError for an unreadable file of rules or
         clocks, or if an analysis or states need the missing compiled core.

@@ -80,7 +80,7 @@ CLASSES = ("loss", "fallback", "error", "warning")
 
 
 class QualityNote(Struct, frozen=True):
-    """A note about something that is missing from a capture."""
+    """A note about data that is missing from the reports, and advice on how to record it."""
 
     #: Its kind, for scripts.
     kind: str
@@ -139,8 +139,8 @@ def _find_reports_without_ranks(job: Job) -> set[int]:
 
 
 def list_unrecorded(tables: Collection[str]) -> dict[str, str]:
-    """Return useful data that is not recorded -> the option that records it. tables: tables with
-    rows.
+    """Return a map from useful data that was not recorded to the option of `nsys profile` that
+    records it, with its benefit. tables: tables with rows.
     """
     return {
         what: f"{one['option']} {one['tells']}"
@@ -270,13 +270,13 @@ def lacks_mpi(info: ReportInfo) -> bool:
 
 
 def find_refusal(infos: Iterable[ReportInfo]) -> str:
-    """Return the message that CUDA could not be traced on a system, or ""."""
+    """Return the message of Nsight Systems that CUDA could not be traced on this system, or ""."""
     texts = (message.text for info in infos for message in info.messages)
     return next(filter(REFUSED.search, texts), "")
 
 
 def list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of GPU work in a report."""
+    """Return the names of the event kinds of GPU work that a report has."""
     return [
         kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
     ]
@@ -383,7 +383,7 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
 
 
 def collect_notes(job: Job) -> list[Note]:
-    """Return the notes of a job."""
+    """Return all notes on findings and omitted data in a job."""
     return [
         *(note for result in job.results for note in result.notes),
         *map(Note, _note_unrequested_kinds(job)),

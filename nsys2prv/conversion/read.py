@@ -66,8 +66,8 @@ Group = tuple[tuple[EventKind, ...], str, bool]
 
 
 def read_reports(job: Opened) -> Read:
-    """Return the job with all reports read: contents, start and end, launches without work, and
-    results that combine several tables of a report. Raise Unreadable.
+    """Read all reports of a job: their contents, start and end, launches without work, and results
+    that combine several tables of a report. Raise Unreadable.
     """
     kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
     groups = group_kinds(kinds, alone)
@@ -192,7 +192,9 @@ def list_wanted_parts(info: ReportInfo, kinds: Iterable[EventKind]) -> Iterator[
 
 
 def warn_of_far_rows(job: Read) -> list[str]:
-    """Return a warning that names the reports and event kinds with rows far outside the capture."""
+    """Return a warning (or none) that names the reports and event kinds with rows whose times are
+    far outside the capture.
+    """
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
     for result in job.results:
@@ -210,7 +212,7 @@ def warn_of_far_rows(job: Read) -> list[str]:
 
 
 class TablePart(Struct, frozen=True):
-    """Rows of a table that several kinds read together."""
+    """Rows of a table that several event kinds read together."""
 
     #: Names of the kinds.
     kinds: tuple[str, ...]
@@ -226,7 +228,7 @@ class TablePart(Struct, frozen=True):
 
 
 class ReadingTask(Struct, frozen=True):
-    """Parts of one report to read in one task."""
+    """A task for a worker: parts of the tables of one report to read."""
 
     #: Number of the task, from 0.
     number: int
@@ -256,7 +258,7 @@ class ReadingTask(Struct, frozen=True):
 
 
 def read_task(task: ReadingTask) -> TaskResult:
-    """Read the parts of a task and store their runs. This depends only on files."""
+    """Read the parts of tables in a task, and store their records. This depends only on files."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
     result.beside = TaskResult(task.number, task.report, 0)
@@ -370,8 +372,8 @@ def _read_once(
 
 
 def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> list[Group]:
-    """Return the groups of kinds that are read together. alone: kinds that are read only for the
-    clocks.
+    """Return the groups of event kinds that read the same table and are therefore read together.
+    alone: kinds that are read only for the clocks.
     """
     launching = [kind for kind in all_kinds() if LAUNCHES in kind.provides]
     is_indexed = any(LAUNCHES in kind.needs for kind in selected)
@@ -392,9 +394,9 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 def plan_tasks(
     job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None = None
 ) -> tuple[list[ReadingTask], list[ReadingTask]]:
-    """Return the tasks of two stages: tasks that fill the indices of launching calls and NCCL
-    calls, then tasks that may use them. For a small report, one task does both. left_out: kinds
-    that are not read, or not completely. part: what to read; None for everything.
+    """Return the reading tasks of two stages: tasks that fill the indices of launching calls and
+    NCCL calls, then tasks that may use them. For a small report, one task does both. left_out:
+    kinds that are not read, or not completely. part: what to read; None for everything.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}
@@ -542,7 +544,9 @@ def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:
 
 
 class DeriveTask(Struct, frozen=True):
-    """Task for one kind that derives events, in one report."""
+    """A task for a worker: make the events of one report that an event kind derives from stored
+    facts.
+    """
 
     #: Number of the task.
     number: int
@@ -572,7 +576,9 @@ def _plan_derive_tasks(
 
 
 def derive_task(task: DeriveTask) -> TaskResult:
-    """Collect the facts and store the derived events. This depends only on files."""
+    """Make and store the events that a kind derives from facts of one report. This depends only on
+    files.
+    """
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
     common = CommonNumbers()
     facts = {name: common.collect_facts(name, task.sources) for name in kind.derived.collects}

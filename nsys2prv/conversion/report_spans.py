@@ -45,7 +45,7 @@ def list_kinds_left_out(
 
 
 class PieceBounds(Struct, frozen=True):
-    """Bounds of the event times in each piece of a table."""
+    """The first and last event time in each piece (some consecutive rows) of a table."""
 
     #: All rows of the table, and the rows of a piece.
     part: Part
@@ -70,8 +70,9 @@ def find_span(
     span: Span | None = None,
     known: Mapping[str, PieceBounds] = MappingProxyType({}),
 ) -> Span | None:
-    """Return the span of all events of a report; None if it has none. names: of the kinds whose
-    events count. span: of the events of other kinds. known: bounds of some tables.
+    """Return the time span of all events of a report; None if it has none. names: of the kinds
+    whose events count. span: of the events of other kinds. known: table -> bounds of its times,
+    where they are known.
     """
     kinds = [one for one in all_kinds() if one.name in names and info.parts.keys() & {*one.tables}]
     bounds = {**known}
@@ -188,12 +189,14 @@ def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
 
 
 def extract_rows(kind: EventKind, extraction: Extraction, piece: Part) -> Iterator[Rows | Counters]:
-    """Yield the rows of a kind in a piece of its table, without rows that have damaged times."""
+    """Yield the records of an event kind in a piece of its table, without rows that have damaged
+    times.
+    """
     for rows in kind.extract(extraction, piece):
         yield extraction.drop_far_rows(rows) if kind.extends_trace else rows
 
 
 def unite_spans(*spans: Span | None) -> Span | None:
-    """Return the span that covers all given ones; None for no span."""
+    """Return the span that covers all given ones; None for none. Spans that are None are ignored."""
     known = [span for span in spans if span is not None]
     return (min(first for first, _ in known), max(last for _, last in known)) if known else None

@@ -62,7 +62,9 @@ ValueStates = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class StateTask(Struct, frozen=True):
-    """A task: the rows of one report, and the runs that determine their states."""
+    """A task for a worker: the rows of one report whose states are to be computed, and the records
+    that determine them.
+    """
 
     #: Number of the task.
     number: int
@@ -85,7 +87,7 @@ class StateTask(Struct, frozen=True):
 
 
 def plan_state_tasks(job: Job) -> list[StateTask]:
-    """Return a task for each report that has rows with states."""
+    """Return a task for each report with rows that have states (such as running, waiting)."""
     rows: dict[int, dict[int, tuple[int, bool]]] = defaultdict(dict)
     for (report, key), thread in job.model.rows.items():
         # Further rows of a thread are for ranges that overlap others, and no threads.
@@ -146,7 +148,7 @@ def _find_default(layout: Layout) -> int:
 
 
 def make_states(task: StateTask) -> TaskResult:
-    """Return the state records of one report's rows as runs in trace time."""
+    """Compute the state records of one report's rows, and store them in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     shape = get_shape(STATE, STATE)
     path = find_spill_file(task.folder)
@@ -246,7 +248,7 @@ def _find_states(value_states: ValueStates, ranges: RangeSlice) -> np.ndarray:
 
 
 class Ranges(Table, frozen=True):
-    """Ranges on rows that have states."""
+    """Ranges of time on rows, each with the state that its row is in."""
 
     #: Row of the trace.
     object: np.ndarray
@@ -261,7 +263,7 @@ class Ranges(Table, frozen=True):
 
 
 class DeviceStateTask(Struct, frozen=True):
-    """A task: the operations on some GPUs."""
+    """A task for a worker: the operations on some GPUs, from which their states are computed."""
 
     #: Number of the task.
     number: int
@@ -276,7 +278,7 @@ class DeviceStateTask(Struct, frozen=True):
 
 
 def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
-    """Yield the states of all GPUs as results of tasks, numbered from `number`."""
+    """Compute the states of all GPUs. Yield the results of the tasks, numbered from `number`."""
     gpu_of = np.full(job.model.tree.threads, -1)
     gpus_of: dict[int, set[int]] = defaultdict(set)
     for (report, key), thread in job.model.rows.items():
@@ -302,7 +304,7 @@ def find_device_states(job: Job, number: int) -> Iterator[TaskResult]:
 
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
-    """Return the states of the task's GPUs, as runs in trace time on rows of the trace."""
+    """Compute the states of the task's GPUs, and store them in trace time on rows of the trace."""
     global_ids = load_global_ids(task.global_ids)
     bounds = choose_window_bounds(task.runs, global_ids.clocks)
     states = GpuStates()
@@ -333,7 +335,7 @@ def _read_operations(task: DeviceStateTask, operations: Sequence[RangeSlice]) ->
 
 class GpuStates:
     """Computes the states of GPUs window by window. A state is the sum of the bits of all classes
-    with operations in progress.
+    of operations (such as compute or copy) that run at the time.
     """
 
     def __init__(self) -> None:
@@ -342,11 +344,11 @@ class GpuStates:
         self._under_way = np.zeros((4, 0), np.int64)
 
     def advance(self, operations: np.ndarray, first: int, last: int | None) -> np.ndarray:
-        """Return GPU, start, end and state (except 0) of the states that end before `last`, sorted
-        by start.
+        """Return the states that end before `last`, sorted by start, as an array with four rows:
+        GPU, start, end (ns) and state (not 0).
 
-        operations: GPU, bit, start and end of operations that start in the window, first <= start <
-        last (None: the last window).
+        operations: array with the rows GPU, bit, start and end, of operations that start in the
+        window, first <= start < last (None: the last window).
         """
         known = np.concatenate([self._under_way, operations], axis=1)
         limit = int(known[3].max(initial=first)) + 1 if last is None else last

@@ -43,8 +43,8 @@ LABEL_WIDTH = 8
 
 
 class RecordBalance(Struct):
-    """Balance of the records or samples of a layout, or of a kind of lines: made = written +
-    left_out.
+    """Shows that no record is lost: of a layout's records or samples, or of a kind of lines, made =
+    written + left_out.
     """
 
     #: Number that was made.
@@ -61,7 +61,7 @@ class RecordBalance(Struct):
 
 
 class Ledger(Struct):
-    """Accounts of all rows and records of a job."""
+    """Shows what became of all rows and records of a job, by event kind, layout and kind of lines."""
 
     #: By kind of event, or relation.
     kinds: dict[str, Account] = field(default_factory=dict)
@@ -74,7 +74,9 @@ class Ledger(Struct):
 
     @property
     def missing(self) -> dict[str, int]:
-        """Return the imbalance by kind, layout or kind of lines; empty if everything is correct."""
+        """Return name -> number of rows or records that are not accounted for, by kind, layout or
+        kind of lines; empty if everything is correct.
+        """
         accounts: list[tuple[str, Account | RecordBalance]] = [*self.kinds.items()]
         accounts += [*self.records.items(), *self.lines.items()]
         return {name: account.missing for name, account in accounts if account.missing}
@@ -95,8 +97,8 @@ class Ledger(Struct):
     def from_job(
         cls, job: Job, written: Mapping[str, int], left_out: Mapping[tuple[str, str], int]
     ) -> Ledger:
-        """Return the account of a job. written: number of records by layout, and of lines by kind.
-        left_out: by (layout or kind of lines, reason).
+        """Count what became of all rows and records of a job. written: number of records by layout,
+        and of lines by kind. left_out: by (layout or kind of lines, reason).
         """
         reasons: dict[str, dict[str, int]] = defaultdict(dict)
         for (name, reason), count in sorted(left_out.items()):
@@ -132,7 +134,9 @@ class Ledger(Struct):
 
 
 class Summary(Struct, dict=True):
-    """Summary of a conversion."""
+    """Summary of the output of a conversion: numbers of ranks, events and files, clocks, notes and
+    warnings.
+    """
 
     #: Number of ranks.
     ranks: int
@@ -204,7 +208,9 @@ class Summary(Struct, dict=True):
 
     @cached_property
     def views(self) -> dict[str, str]:
-        """Return the Paraver views to open first -> one-sentence description."""
+        """Return the Paraver views to open first, as path -> one-sentence description; empty
+        without a Paraver trace.
+        """
         if self.opening:
             return {}
         from nsys2prv.writers.paraver.cfg import choose_first_views

@@ -62,7 +62,9 @@ NOTED_TOGETHER = 50_000
 
 
 class TableMap(Struct, frozen=True):
-    """Bounds of the blocks of a table."""
+    """The first and last event times in each block of a table's rows, so that reading a time range
+    can skip blocks.
+    """
 
     #: All rows of the table, and the rows of a block.
     part: Part
@@ -100,12 +102,12 @@ class TableMap(Struct, frozen=True):
         return times.searchsorted(begins) < times.searchsorted(ends, "right")
 
     def list_parts(self, blocks: np.ndarray) -> tuple[Part, ...]:
-        """Return the rows of the blocks in a mask as parts."""
+        """Return the rows of the selected blocks as parts of the table. blocks: mask."""
         return tuple(list_blocks(self.part, blocks, self.block_rows))
 
 
 class MapTask(Struct, frozen=True):
-    """Task that maps tables of one report."""
+    """A task for a worker: find the bounds of event times in tables of one report."""
 
     #: The report's metadata.
     info: ReportInfo
@@ -117,7 +119,9 @@ class MapTask(Struct, frozen=True):
 def plan_maps(
     info: ReportInfo, tables: Iterable[str], outlined: dict[str, Outline]
 ) -> Iterator[MapTask]:
-    """Yield tasks that map the tables of a report. Each reads at most TASK_ROWS rows."""
+    """Yield tasks that find the bounds of event times in these tables of a report. Each reads at
+    most TASK_ROWS rows. outlined: tables with known outlines, which need not be read.
+    """
     own: list[str] = []
     for table in sorted({*tables} & info.parts.keys()):
         own.append(table)
@@ -129,7 +133,9 @@ def plan_maps(
 
 
 def map_tables(task: MapTask) -> dict[str, TableMap]:
-    """Return table -> map for tables of a report that have times. This depends only on files."""
+    """Find the bounds of event times in tables of a report. Return table -> map, for tables that
+    have times. This depends only on files.
+    """
     with open_database(task.info.path) as database:
         found = (
             (table, _map_table(database, task.info, table, task.outlines.get(table)))

@@ -48,7 +48,7 @@ CallKind = tuple[int, ...]
 
 
 class LostLaunches(Struct, frozen=True):
-    """Launching calls of a process, some of which have no recorded work."""
+    """A process in which the GPU work of some launching calls was not recorded."""
 
     #: Index of the report.
     report: int
@@ -68,7 +68,9 @@ class LostLaunches(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """Return True if so many launches are lost that gaps between the others mean nothing."""
+        """Return True if the work of so many launches is lost that gaps between the recorded work
+        mean nothing.
+        """
         return self.lost >= FEW_LOST * self.launches
 
     @property
@@ -78,7 +80,7 @@ class LostLaunches(Struct, frozen=True):
 
 
 class WholeReport(Struct, frozen=True):
-    """Facts about a whole report."""
+    """The time span of a report's events, and launches whose work was lost."""
 
     #: First and last time of its events (local ns); None if it has none.
     span: Span | None
@@ -87,7 +89,9 @@ class WholeReport(Struct, frozen=True):
 
 
 class WholeTask(Struct, frozen=True):
-    """Task that finds facts about one whole report."""
+    """A task for a worker: find the time span of one report's events, and launches whose work was
+    lost.
+    """
 
     #: Index of the report.
     report: int
@@ -120,8 +124,9 @@ def plan_whole_task(
     asked: ReadingSettings,
     results: Sequence[TaskResult],
 ) -> WholeTask:
-    """Return the task for a report that has been read. left_out: kinds that were not read, or not
-    completely. asked: settings of reading. results: all results of the report.
+    """Return the task that finds :class:`WholeReport` for a report that has been read. left_out:
+    kinds that were not read, or not completely. asked: settings of reading. results: all results of
+    the report.
     """
     settings = ReadingSettings(
         lines=False, kernel_rules=asked.kernel_rules, nvtx_rules=asked.nvtx_rules
@@ -151,13 +156,13 @@ def _list_layouts_about_profiler() -> frozenset[str]:
 
 
 def survey_report(task: WholeTask) -> WholeReport:
-    """Return facts about a whole report. This depends only on files."""
+    """Find the time span and the lost launches of a whole report. This depends only on files."""
     with open_database(task.info.path) as database:
         return survey_database(task, database)
 
 
 def survey_database(task: WholeTask, database: Database) -> WholeReport:
-    """Return facts about the whole report in an open database."""
+    """Find the time span and the lost launches of a whole report whose export is open."""
     span = task.span or find_span(database, task.info, task.kinds, task.settings, task.known)
     # Profiler rows count only in a report without other rows.
     span = task.stored if span is None else span
@@ -171,8 +176,8 @@ def survey_database(task: WholeTask, database: Database) -> WholeReport:
 
 
 def count_lost_launches(whole: WholeTask, database: Database, end: int) -> list[LostLaunches]:
-    """Return the processes of a report in which launching calls within its window have no recorded
-    work. end: when its last event ends (local ns).
+    """Return the processes of a report in which the work of launching calls within the task's
+    window was not recorded. end: when the report's last event ends (local ns).
     """
     report, info, segments = whole.report, whole.info, whole.launches
     tables = [table for table in WORK_TABLES if table in info.parts]

@@ -116,8 +116,8 @@ def _leave_out_launches(job: Job) -> Job:
 
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
-    """Return the writer for an output given as `out`, `out.prv` or `out.prv.gz`, and the path of
-    the trace.
+    """Return the writer class for an output given as `out`, `out.prv` or `out.prv.gz`, and the path
+    of the trace.
     """
     endings = "|".join(map(re.escape, WRITERS))
     match = re.fullmatch(rf"(?s)(.*?)({endings})?(\.gz)?", Path(output).name)
@@ -204,7 +204,7 @@ def _write_windows(
 
 
 class WindowPlan(Struct):
-    """Data that workers need to write any window."""
+    """Data that workers need to write any time window of the trace."""
 
     #: Writer, after its `begin`.
     writer: Writer
@@ -222,8 +222,8 @@ class WindowPlan(Struct):
 
 
 def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, int, Counter[str]]:
-    """Make the bytes of a window, or a file with them. Return these, the number of lines, and
-    layout -> number of dropped samples.
+    """Make the bytes of a window of the trace. Return these (or a file with them), the number of
+    lines, and layout -> number of dropped samples. plan_path: file with the :class:`WindowPlan`.
     """
     plan, reader = _open_plan(plan_path)
     last = plan.bounds[number + 1] if number + 1 < len(plan.bounds) else None
@@ -250,7 +250,9 @@ def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list
 
 
 def append_window(out: BinaryIO, made: list[memoryview] | Path) -> None:
-    """Append the bytes of a window, or of its file, which is then deleted."""
+    """Append the bytes of a window, from :func:`make_window`, to the trace. A file with them is
+    then deleted.
+    """
     if isinstance(made, Path):
         with made.open("rb") as source:
             shutil.copyfileobj(source, out, WRITE_BYTES)
@@ -419,7 +421,9 @@ def _describe_notes(job: Job, lines: Sequence[str]) -> list[str]:
 
 
 def describe_input(path: Path) -> dict[str, Any]:
-    """Return size and checksum of a report, which is a file or a folder of files."""
+    """Return the size in `bytes` and the `checksum` of a report or, for a folder, the `checksums`
+    of its files by name.
+    """
     if path.is_file():
         return {"bytes": path.stat().st_size, "checksum": _compute_checksum(path)}
     files = sorted(member for member in path.iterdir() if member.is_file())

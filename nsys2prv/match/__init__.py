@@ -59,7 +59,9 @@ RunTasks = Callable[[Callable, Sequence], Iterator]
 
 
 class Observed(Struct, frozen=True):
-    """Clock observations of a relation. Times are on the hosts' own clocks."""
+    """Events from which a relation lets host clocks be compared. Times are on the hosts' own
+    clocks.
+    """
 
     #: Calls of collectives, in pieces of whole groups that ascend by group.
     calls: Sequence[CallPiece] = ()
@@ -79,7 +81,9 @@ COMMUNICATOR, CAPTURE_BITS = "communicator", np.int64(0x1E3779B97F4A7C15)
 
 
 class FactFile(Struct, frozen=True):
-    """File with the facts of one reading task."""
+    """A file with the facts (small tables about events) that one reading task kept, and what is
+    needed to translate them: the report's clock, host and threads.
+    """
 
     #: The facts, on disk; times are local ns.
     frame: StoredFrame
@@ -98,7 +102,9 @@ class FactFile(Struct, frozen=True):
 
 
 class RelationContext(Struct, frozen=True):
-    """Context in which a relation runs: facts, tasks, workers and folders."""
+    """Everything that a relation needs to run: facts by name, tasks of the trace, workers, and a
+    folder.
+    """
 
     #: Facts by name, in the order of their tasks.
     files: Mapping[str, tuple[FactFile, ...]]
@@ -114,8 +120,8 @@ class RelationContext(Struct, frozen=True):
     clock_error: int = ALIGNED_ERROR
 
     def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
-        """Return the context with the facts of one relation, or None if there are no facts of its
-        first kind.
+        """Return the context with only the facts that a relation reads, or None if there are no
+        facts of its first name. first_task: number for its first result.
         """
         files = {name: self.files.get(name, ()) for name in relation.facts}
         own = replace(self, files=files, first_task=first_task)
@@ -143,8 +149,9 @@ class RelationContext(Struct, frozen=True):
         return self.run_all(tasks)
 
     def divide_facts(self, first: str, *names: str) -> list[list]:
-        """Return columns of arguments for tasks, each of which reads the facts of some reports: the
-        fact files for each of these names, and the tasks of the trace.
+        """Return columns of arguments for :meth:`run_each`; each row is for a task that reads the
+        facts of some reports. The columns are the fact files for each of these names, then the
+        tasks of the trace.
         """
         pieces = divide_by_report(self.files[first])
         reports = [{file.report for file in piece} for piece in pieces]
@@ -156,7 +163,7 @@ class RelationContext(Struct, frozen=True):
 
 
 def run_task(task: Callable[[], T]) -> T:
-    """Run a task."""
+    """Call a task, and return its result."""
     return task()
 
 
@@ -189,7 +196,9 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     observe: str = ""
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of the relation's functions by name, and return its result."""
+        """Call one of the relation's functions by its name (`module.function`), and return its
+        result.
+        """
         return find_function(function, __name__)(*arguments)
 
 
@@ -200,8 +209,8 @@ def write_result(
     rows: Iterable[Rows | Counters] = (),
     lines: Iterable[CommunicationLines] = (),
 ) -> TaskResult:
-    """Store records and lines found by a relation, and return them as the result of this task
-    number.
+    """Store records and communication lines found by a relation, and return them as the result of
+    the task with this number. name: of the relation. folder: for the file.
 
     Times are trace times (ns), and objects are thread indices of the trace. Fields contain plain
     numbers or values of value sets.
@@ -225,7 +234,7 @@ def all_relations() -> tuple[Relation, ...]:
 
 
 def run_relations(context: RelationContext) -> list[TaskResult]:
-    """Run all relations in order, and return their results."""
+    """Run all relations in order, and return the results of their tasks."""
     results: list[TaskResult] = []
     first_task = context.first_task
     for relation in all_relations():
@@ -341,7 +350,9 @@ class Block(Struct, frozen=True):
         return np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, width)
 
     def sample_ordinals(self, count: int) -> np.ndarray:
-        """Return about `count` evenly spaced ordinals of the block."""
+        """Return about `count` ordinals of the block (values of its first column), evenly spaced by
+        row.
+        """
         return self._map_rows()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
     def _map_rows(self) -> np.ndarray:
@@ -350,7 +361,9 @@ class Block(Struct, frozen=True):
 
 
 def write_blocks(path: Path, groups: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write rows of integers, sorted by group, to a file as one block per group."""
+    """Write rows of integers, sorted by group, to a file as one block per group. Return the blocks.
+    groups: number of the group of each row.
+    """
     if not len(rows):
         return ()
     # Written by Python, because numpy's errors do not mention a full disk.
@@ -368,13 +381,17 @@ def write_block(path: Path, rows: pl.DataFrame) -> tuple[Block, ...]:
 
 
 def write_buckets(path: Path, bucket: np.ndarray, rows: pl.DataFrame) -> tuple[Block, ...]:
-    """Write rows of integers to a file as one block per bucket. bucket: of each row."""
+    """Write rows of integers to a file as one block per bucket. Return the blocks. bucket: number
+    of the bucket of each row.
+    """
     order = np.argsort(bucket, kind="stable")
     return write_blocks(path, bucket[order], rows[order])
 
 
 def read_blocks(blocks: Sequence[Block], *span: int | None) -> pl.DataFrame:
-    """Return the rows of all blocks, one after another, with low <= ordinal < high."""
+    """Return the rows of all blocks, one block after another, as a frame. low, high: only rows with
+    low <= ordinal < high.
+    """
     pieces = blocks if span else _join_adjacent(blocks)
     rows = join_pieces([block.read_rows(*span) for block in pieces])
     return pl.DataFrame(rows, blocks[0].columns, orient="row")
@@ -410,7 +427,9 @@ def hash_signatures(*columns: np.ndarray) -> np.ndarray:
 
 
 def count_buckets(files: Sequence[FactFile]) -> int:
-    """Return the number of buckets into which the rows of these facts should be sorted."""
+    """Return the number of buckets into which the rows of these facts should be sorted, so that a
+    task can read a whole bucket.
+    """
     return max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
 
 
@@ -422,7 +441,7 @@ def assign_buckets(count: int, *columns: np.ndarray) -> np.ndarray:
 
 
 def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:
-    """Return the blocks of each group, sorted by group."""
+    """Return one tuple of blocks for each group, sorted by the number of the group."""
     groups: dict[int, list[AnyBlock]] = {}
     for block in blocks:
         groups.setdefault(block.group, []).append(block)
@@ -448,7 +467,7 @@ def store_by_time(
     context: RelationContext, blocks: Sequence[Block], most: int, store: Callable[..., TaskResult]
 ) -> list[TaskResult]:
     """Run `store` for each time span (low, high) with about `most` rows of these blocks, and return
-    the results. The ordinal of the blocks is a time.
+    the results. The ordinal (first column) of the blocks is a time.
 
     `store` also gets the folder and the number of its task. Without rows, return one empty result.
     """
@@ -471,8 +490,9 @@ SIDE_COLUMNS = ("posted", "released")
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block]
 ) -> list[TaskResult]:
-    """Store the lines of all pairs, about LINE_ROWS per task, and return the results. Without
-    lines, return one empty result. name: of the relation. kind: of lines.
+    """Store communication lines for all pairs of events, about LINE_ROWS per task, and return the
+    results. Without lines, return one empty result. name: of the relation. kind: of lines. tagged:
+    lines have a tag.
     """
     store = partial(_store_span, name, kind, tagged, tuple(pairs))
     return store_by_time(context, pairs, LINE_ROWS, store)
@@ -500,8 +520,8 @@ def _store_span(
 
 
 def write_messages(path: Path, pairs: pl.DataFrame, noise_kind: int) -> tuple[Block, ...]:
-    """Write the pairs between hosts as a block of clock.MESSAGES. pairs: host, time_begin,
-    host_there, completed.
+    """Write the messages between different hosts as a block of clock.MESSAGES. pairs: `host`,
+    `time_begin`, `host_there`, `completed`.
     """
     messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
         noise_kind=pl.lit(noise_kind, pl.Int64),

@@ -68,12 +68,14 @@ class MemberBlock(Block, frozen=True):
 
 
 def observe_mpi(context: RelationContext) -> Observed:
-    """Return the blocking calls of every process, by communicator."""
+    """Return the blocking MPI calls of every process, by communicator, from which clocks are
+    compared.
+    """
     return _observe(context, NoiseKind.MPI, _select_mpi_calls, MEETINGS, PROCESSES)
 
 
 def observe_nccl(context: RelationContext) -> Observed:
-    """Return the kernels of collectives, by communicator."""
+    """Return the kernels of NCCL collectives, by communicator, from which clocks are compared."""
     return _observe(context, NoiseKind.NCCL, _select_kernels, KERNELS, COMMUNICATORS)
 
 
@@ -135,7 +137,10 @@ def sort_calls(
     path: Path,
     select: SelectCalls,
 ) -> tuple[MemberBlock, ...]:
-    """Store the calls of some reports in a file of blocks. others: further facts about the members."""
+    """Store the calls of some reports in a file, as a block for each member of a communicator.
+    others: facts with further properties of the members. select: function that makes the rows from
+    the facts.
+    """
     calls = select(read_fact(files, tasks), read_fact(others, tasks))
     calls = calls.rename({"time_begin": "begin", "time_end": "end"})
     calls = calls.select(pl.col("communicator", *COLUMNS["calls"]).cast(pl.Int64))
@@ -157,7 +162,9 @@ def sort_calls(
 
 
 def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPiece]:
-    """Return the calls of all reports in pieces of whole communicators."""
+    """Divide calls into pieces, each with all members of some communicators. noise_kind: how
+    exactly these calls end together (NoiseKind).
+    """
     pieces: list[CallPiece] = []
     room = 0
     for blocks in group_blocks(members):
@@ -171,7 +178,7 @@ def divide_calls(members: Iterable[MemberBlock], noise_kind: int) -> list[CallPi
 
 
 class CallPiece(Struct, frozen=True):
-    """Calls of some communicators."""
+    """All calls of some communicators."""
 
     #: Calls of each member and report.
     blocks: tuple[MemberBlock, ...]
@@ -184,8 +191,8 @@ class CallPiece(Struct, frozen=True):
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def read_calls(self) -> pl.DataFrame:
-        """Return all calls. Recorded numbers of calls count each function of a communicator
-        separately.
+        """Return all calls as a frame with the columns CALLS. Numbers of calls in reports count
+        each function of a communicator separately.
         """
         others = [block.group for block in self.blocks if not block.numbered]
         groups = np.array([block.group for block in self.blocks])
@@ -202,7 +209,9 @@ class CallPiece(Struct, frozen=True):
         return calls.select(pl.col(name).cast(dtype) for name, dtype in CALLS.items())
 
     def gather(self, pivot: int) -> GatheredCalls:
-        """Return the calls per host. pivot: a time in the middle of all times (ns)."""
+        """Find the collectives among these calls, with their ends on each host. pivot: a time in
+        the middle of all times (ns).
+        """
         from nsys2prv.match.gathering import gather_calls
 
         is_one = len({block.group for block in self.blocks}) == 1

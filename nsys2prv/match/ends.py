@@ -31,7 +31,9 @@ AGREEING_SHARE = 0.9
 
 
 class Ends(Table, frozen=True):
-    """End times of calls, with their signatures."""
+    """End times (ns) of the calls of one member, with their signatures: hashes of what all members
+    share; 0 if unknown.
+    """
 
     #: Times, float ns, ascending.
     time: np.ndarray
@@ -39,12 +41,12 @@ class Ends(Table, frozen=True):
     signature: np.ndarray
 
     def move(self, offset: float, slope: float) -> Ends:
-        """Return the ends on a clock that differs by a line: offset (ns) and slope."""
+        """Return the ends with times converted to another clock: time * (1 + slope) + offset (ns)."""
         return Ends(self.time * (1 + slope) + offset, self.signature)
 
 
 class Match(Struct, frozen=True):
-    """Match between the calls of two sequences."""
+    """Pairs of calls from two sequences that belong together, and how well their ends agree."""
 
     #: Place of each call's partner in the other sequence, -1 without one.
     index: np.ndarray
@@ -65,8 +67,8 @@ def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def match_sequences(own: Ends, other: Ends, noise: Noise) -> Match:
-    """Match the calls of two sequences, both of which may lack calls. If nothing fits, return a
-    match without partners.
+    """Find the calls of two members that belong together by their end times; each may lack calls.
+    If nothing fits, return a match without partners. noise: how simultaneously such calls end.
     """
     length = _choose_chunk_length(len(own), len(other))
     for most, chunks in CHUNKS if length else ():
@@ -175,8 +177,8 @@ def _grow_match(
 
 
 def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of the nearest other end with a compatible signature, of the two neighbors
-    in time (-1 without), and how much later it is (ns).
+    """Find for each end the nearer of the two neighboring ends in `other`, if their signatures are
+    compatible. Return two arrays: its index (-1 for none), and how much later it is (ns).
     """
     after = np.clip(np.searchsorted(other.time, own.time), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
@@ -192,8 +194,9 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
 
 
 def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
-    """Return True if the ends are closer than unrelated, evenly spread ends would be. Their median
-    misfit would be a quarter of the gap.
+    """Return True if ends are closer to their partners than unrelated, evenly spread ends would be;
+    these would be a quarter of a gap away (median). misfits: distances (ns). index: of the partners
+    among the times `other`.
     """
     gaps = np.diff(other)
     around = np.minimum(gaps[np.minimum(index, len(gaps) - 1)], gaps[np.maximum(index - 1, 0)]) / 2
@@ -201,7 +204,9 @@ def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nda
 
 
 def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
-    """Return the partners. If several calls have the same partner, only the nearest keeps it."""
+    """Let each call be the partner of at most one other: if several have the same partner, only the
+    nearest keeps it. Return the partners, -1 for none. misfit: distance to the partner (ns).
+    """
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
     again[order[1:]] = index[order[1:]] == index[order[:-1]]
@@ -227,8 +232,8 @@ SAME_DISTANCE = 100_000.0
 
 
 def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> float:
-    """Rate the certainty that equally many calls belong together one by one, for any line between
-    their clocks. The result is as in :func:`rate_match`.
+    """Rate how certain it is that the calls of two equally long sequences belong together one by
+    one, whatever line relates their clocks. The result is as in :func:`rate_match`.
 
     Because no call is missing, a call without a partner counts as off by the gap between two calls.
     """
@@ -241,8 +246,8 @@ def rate_in_order(own: Ends, other: Ends, noise: Noise, rivals: list[float]) -> 
 
 
 def find_width(noise: Noise, spread: float, count: int) -> float:
-    """Return by how much ends of one collective may differ (ns). Many ends with a small spread
-    allow a smaller width.
+    """Return the largest plausible difference (ns) between the ends of one collective, given the
+    spread (ns) and the number of matched ends. Many ends with a small spread allow a smaller width.
     """
     least = noise.reach if count < MANY_CALLS else noise.reach / SHARPER
     return max(least, 3 * spread)
@@ -251,11 +256,11 @@ def find_width(noise: Noise, spread: float, count: int) -> float:
 def rate_match(
     own: Ends, other: Ends, width: float, rivals: list[float], missing: float = MISSING_CALL_WIDTHS
 ) -> float:
-    """Rate the certainty that calls belong together, if both sequences may lack calls: reliable
-    from SURE_RATING on; 0 if another pairing fits about as well.
+    """Rate how certain it is that calls with these ends belong together, if both sequences may lack
+    calls: reliable from SURE_RATING on; 0 if another pairing fits about as well.
 
-    Calls with different signatures never form a collective. rivals: from
-    :func:`find_rival_distances`, for the others. missing: assumed misfit of a call without a
+    Calls with different signatures never form a collective. width: from :func:`find_width`. rivals:
+    from :func:`find_rival_distances`, for `other`. missing: assumed misfit of a call without a
     partner, in widths.
     """
     if not (own.signature.all() and other.signature.all()):

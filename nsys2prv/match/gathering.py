@@ -51,7 +51,8 @@ MOST_SIGNATURES = 1 << 32
 
 
 def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of groups on several clocks, with times relative to `pivot`.
+    """Select the calls of groups (communicators) that exist on several clocks. Return them as a
+    frame, with times relative to `pivot`, and findings about unusable calls.
 
     `key` numbers the pairs (noise_kind, group). `numbered` is True if the report numbers all calls
     of the group.
@@ -73,7 +74,9 @@ def find_shared_calls(calls: pl.DataFrame, pivot: int) -> tuple[pl.DataFrame, li
 
 
 class GatheredCalls(Struct, frozen=True):
-    """Calls of groups, gathered per host."""
+    """Observations of host clocks in the calls of some groups: a row for each collective and host,
+    and findings.
+    """
 
     #: Rows of :func:`gather_per_host`.
     rows: pl.DataFrame
@@ -87,8 +90,8 @@ class GatheredCalls(Struct, frozen=True):
 
 
 def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
-    """Return the calls of some groups, gathered per host. calls: a frame with the columns CALLS.
-    pivot: a time in the middle of all times (ns).
+    """Find the collectives among the calls of some groups, with their ends on each host. calls: a
+    frame with the columns CALLS. pivot: a time in the middle of all times (ns).
     """
     everything, findings = find_shared_calls(calls, pivot)
     table, order_findings = sequences.number_calls(everything)
@@ -149,8 +152,8 @@ def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
 def merge_observations(
     parts: Sequence[GatheredCalls], messages: pl.DataFrame, hosts: int
 ) -> Observations:
-    """Merge the clock observations of all parts with messages between hosts (columns MESSAGES).
-    parts: whole groups, sorted by kind of noise and group. hosts: total number.
+    """Merge observations of clocks: the collectives of all parts, and messages between hosts
+    (columns MESSAGES). parts: whole groups, sorted by kind of noise and group. hosts: total number.
     """
     parts = parts or [gather_calls(pl.DataFrame(schema=CALLS), 0)]
     rows = _concat_rows([part.rows for part in parts])

@@ -37,8 +37,8 @@ OPERATION_COLUMNS = ("time_at", "operation", "object_gpu", "memory", "bytes")
 
 
 def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
-    """Return the memory in use. A single task computes it, because it depends on all operations of
-    a process.
+    """Compute how much GPU memory is in use over time, as counters. A single task computes it,
+    because it depends on all operations of a process.
     """
     more = (context.first_task, context.folder)
     return context.run_all(
@@ -49,7 +49,9 @@ def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
 def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
-    """Add up the memory in use on all GPUs, and store it as counters."""
+    """Add up allocations and releases to the memory in use on each GPU, and store it as counters.
+    tasks: (report, process) -> task of the trace. number: of this task.
+    """
     parts = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
     changes, unknown, replaced = zip(*parts, strict=True) if parts else ((), (), ())
     counters = _make_counters(pl.concat(changes)) if changes else ()

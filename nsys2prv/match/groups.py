@@ -92,7 +92,7 @@ WAITS = ("nccl_collective", "nccl_point_to_point")
 
 
 class Division(Struct, frozen=True):
-    """A division of a job's ranks into groups of equal size."""
+    """One way in which NCCL divides the ranks of a job into groups of equal size."""
 
     #: COLLECTIVE, EXCHANGE, CHAIN, RING.
     by: str
@@ -111,7 +111,7 @@ class Division(Struct, frozen=True):
 
 
 class Pipeline(Struct, frozen=True):
-    """The stages of a pipeline."""
+    """A pipeline: stages (sets of processes) that pass micro-batches to each other."""
 
     #: Processes of each stage, in the order in which data passes them first.
     stages: tuple[tuple[int, ...], ...]
@@ -122,8 +122,8 @@ class Pipeline(Struct, frozen=True):
 
     @property
     def bubble(self) -> float | None:
-        """Return the share of an iteration in which a stage is idle, if all stages take equally
-        long; None if unknown.
+        """Return the share of an iteration in which a stage has to be idle, if all stages take
+        equally long; None if unknown.
         """
         others = len(self.stages) - 1
         if self.micro_batches is None:
@@ -134,10 +134,10 @@ class Pipeline(Struct, frozen=True):
 def find_divisions(
     reader: EventReader, pipeline: Pipeline | None, begin: int, end: int
 ) -> list[Division]:
-    """Return how NCCL divides all ranks that use it between two times (ns).
+    """Find how NCCL divides the ranks that use it between two times (ns).
 
-    These are sets of communicators whose groups have equal steps between ranks, such as 0,1 and
-    2,3, and groups in which ranks exchange messages.
+    A division is a set of communicators whose groups have equal steps between ranks, such as 0,1
+    and 2,3, or the groups in which ranks exchange messages.
     """
     task_of = reader.rows.get_column("task") - 1
     kernels = name_unknown(reader, list_nccl_kernels(reader))
@@ -186,8 +186,8 @@ def find_divisions(
 def name_groups(
     divisions: Sequence[Division], pipeline: Pipeline | None
 ) -> dict[tuple[int, ...], tuple[str, int, int]]:
-    """Return set of processes -> group type (STAGE, REPLICA, GROUP), number from 1, and number of
-    such groups.
+    """Find sets of processes that form a unit of parallelism. Return set of processes -> (type:
+    STAGE, REPLICA or GROUP; number from 1; number of such groups).
 
     Ranks that do the same work on other data are replicas. They are the sets that all divisions
     connect, except the division with the widest steps if there are several.
@@ -231,8 +231,8 @@ def _find_rest(
 
 
 class Unknown(Struct, frozen=True):
-    """Members of NCCL kernels whose payloads have no communicator, grouped by the kernels that they
-    share.
+    """Groups of ranks whose NCCL kernels have no recorded communicator; ranks are grouped by the
+    kernels that they share.
     """
 
     #: Row of the trace and operation -> `communicator`: a number, above all recorded ones, for all rows with
@@ -245,13 +245,13 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(reader: EventReader) -> Unknown:
-    """Return the members of NCCL kernels with unknown communicators."""
+    """Find the groups of ranks whose NCCL kernels have no recorded communicator."""
     return reader.remember("unknown members", lambda: _find_unknown(reader))
 
 
 def name_unknown(reader: EventReader, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return NCCL kernels with numbers for unknown communicators. kernels: `thread`, `operation`,
-    `communicator`.
+    """Fill in a number for each communicator that is not recorded, where its members are known.
+    kernels: frame with `thread`, `operation`, `communicator`.
     """
     if (kernels["communicator"] >= 0).all():
         return kernels
@@ -473,9 +473,9 @@ def sum_kernels(
     """Sum the NCCL kernels of a unit in a time span (ns) by task, communicator (thread if unknown),
     operation and bytes.
 
-    Sums: number, time, and time overlapped by computation. For `matched` kernels with known waits,
-    also the wait time, in total and without overlap. find_computing: function that returns the
-    times in which a device computes.
+    Columns: `count`, `time_ns`, `overlapped_ns` (overlapped by computation); `matched`, the number
+    of kernels with known waits, and their wait time in total and without overlap. find_computing:
+    returns the times in which a device computes.
     """
     begin, end = span
     kernels = reader.read_begins("nccl_kernel", ("operation", "bytes", "communicator"), unit)
@@ -555,7 +555,9 @@ def parse_mesh(text: str, ranks: int) -> tuple[tuple[str, int], ...]:
 
 
 class Mesh(Struct, frozen=True):
-    """The parallel groups of a job."""
+    """The parallel groups of a job (its dimensions, such as tensor or data parallel) and each
+    rank's place in them.
+    """
 
     #: Sums that :func:`collect` yields, with `rank`, and numbers for unknown communicators.
     kernels: pl.DataFrame
@@ -567,7 +569,9 @@ class Mesh(Struct, frozen=True):
     ranks: Mapping[int, int]
 
     def list_places(self) -> dict[int, dict[str, int]]:
-        """Return task -> its place in each dimension in PLACES."""
+        """Return task -> (dimension -> the rank's place in it, from 0) for the dimensions in
+        PLACES.
+        """
         return {
             task: {
                 short: at
@@ -629,11 +633,11 @@ def find_mesh(
     begins: Sequence[int] = (),
     mesh: str = "",
 ) -> Mesh:
-    """Return the parallel groups of a job.
+    """Find the parallel groups of a job and their meaning (tensor, pipeline, data parallel).
 
     kernels: from :func:`sum_kernels`, for a time span (ns). ranks: task -> rank, for tasks that use
-    NCCL. begins: starts of the iterations in the span, empty if unknown. mesh: given names and
-    sizes (`tp=2,pp=4`).
+    NCCL. begins: starts of the iterations in the span, empty if unknown. mesh: names and sizes that
+    the user gave (`tp=2,pp=4`), or "".
     """
     of_rank = pl.col("task").replace_strict(ranks, return_dtype=pl.Int64)
     kernels = name_unknown(reader, kernels.with_columns(rank=of_rank))
@@ -787,7 +791,7 @@ def _name_by_mesh(dimension: Dimension, places: pl.DataFrame) -> Dimension:
 
 
 def number_ranks(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, int]:
-    """Return task -> rank for tasks that use NCCL; empty if ranks are unknown.
+    """Return task -> rank for the tasks that use NCCL; empty if ranks are unknown.
 
     GPUs of one process have their NCCL rank or, if it is unknown, their order. kernels: with
     `task`. tasks: `task`, `rank`, `is_gpu` and `nccl_rank` of all tasks except helpers, by task.

@@ -118,13 +118,15 @@ class _Found(Struct, frozen=True):
 
 
 def list_handoffs(reader: EventReader) -> pl.DataFrame:
-    """Return the hand-offs of a job, with the columns HANDOFFS."""
+    """Find where a thread of one process waits until another process hands over work. Return these
+    hand-offs, with the columns HANDOFFS.
+    """
     return reader.remember("handoffs", lambda: _match_handoffs(reader))[0]
 
 
 def describe_limits(reader: EventReader) -> list[str]:
-    """Return a line for each limit on the number of threads that was reached, so that hand-offs are
-    missing.
+    """Return a line for each limit on the number of examined threads that was reached, so that
+    hand-offs may be missing.
     """
     return reader.remember("handoffs", lambda: _match_handoffs(reader))[1]
 

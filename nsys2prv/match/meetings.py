@@ -54,7 +54,9 @@ MESSAGES = ("nccl_message", "mpi_message")
 
 
 class Rule(Struct, frozen=True):
-    """A rule that matches calls of several ranks."""
+    """A rule that finds calls of several ranks that belong together. `find` returns them; the rule
+    applies if the job has one of `layouts`.
+    """
 
     #: Layouts, at least one of which is required.
     layouts: tuple[str, ...]
@@ -63,15 +65,15 @@ class Rule(Struct, frozen=True):
 
 
 def list_collectives(reader: EventReader) -> pl.DataFrame:
-    """Return the members of all collectives of a job, with the columns COLLECTIVES and consecutive
-    numbers.
+    """Return all calls and kernels that take part in collectives (members), with the columns
+    COLLECTIVES; `collective` is a consecutive number.
     """
     return reader.remember("collectives", lambda: _match_collectives(reader))
 
 
 def list_compared_kernels(reader: EventReader) -> pl.DataFrame:
-    """Return the members of NCCL collectives on hosts whose clocks are accurate enough to identify
-    the late rank.
+    """Return the kernels of NCCL collectives (columns COLLECTIVES) on hosts whose clocks are
+    accurate enough to identify the late rank.
     """
     table = list_collectives(reader)
     return table.filter((pl.col("late") >= 0) & ~pl.col("rule").is_in(MPI_RULES))
@@ -236,8 +238,8 @@ MUCH_CLOSER = 3.0
 
 
 def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFrame]:
-    """Match kernels outside collectives and messages by their ends, and return the members of each
-    `meeting`.
+    """Find kernels of different ranks that end together, among kernels outside collectives and
+    messages. Return frames of `kernels` with the number of their `meeting`.
 
     A meeting consists of kernels with one name that end together, on streams on which all kernels
     of that name do so. The match is not certain, because ranks in step may belong to several
@@ -257,9 +259,9 @@ def match_by_ends(reader: EventReader, kernels: pl.DataFrame) -> list[pl.DataFra
 
 
 def match_graphs(reader: EventReader, graphs: pl.DataFrame) -> pl.DataFrame:
-    """Return the members of meetings (`meeting`) among graphs that were traced as a whole and
-    contain NCCL kernels. They end together, however far apart they begin. graphs: columns as in
-    :func:`match_by_ends`.
+    """Find CUDA graphs of different ranks that end together, among graphs that were traced as a
+    whole and contain NCCL kernels. Return them with the number of their `meeting`. They may begin
+    far apart. graphs: columns as in :func:`match_by_ends`.
     """
     schema = {name: graphs.schema[name] for name in ("thread", "begin", "end", "node_begin")}
     parts = [pl.DataFrame(schema=schema | dict.fromkeys(("meeting", "step"), pl.Int64))]

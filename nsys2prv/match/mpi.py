@@ -82,7 +82,7 @@ _TAKEN = ~pl.col("completed").is_in((NULL, OPEN)) & (
 
 
 class MessageSides(Struct, frozen=True):
-    """Blocks with the sends and receives of messages, by bucket."""
+    """Sends and receives (sides) of MPI messages, stored by bucket, with their numbers."""
 
     #: One for each bucket.
     blocks: tuple[Block, ...]
@@ -93,7 +93,7 @@ class MessageSides(Struct, frozen=True):
 
 
 class MatchedMessages(Struct, frozen=True):
-    """Messages that a task matched."""
+    """Messages whose send and receive one task matched, with numbers of paired and unpaired sides."""
 
     #: PAIR_COLUMNS of each pair that is certain and complete, then its report and place.
     pairs: tuple[Block, ...]
@@ -103,7 +103,9 @@ class MatchedMessages(Struct, frozen=True):
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for matched messages, and notes about unmatched messages."""
+    """Match MPI sends and receives of different ranks. Return results with a communication line for
+    each message, and notes about unmatched ones.
+    """
     sides, matched = _match_buckets(context, match_messages)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, "mpi_messages", "mpi_message", True, pairs)
@@ -113,8 +115,8 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 
 def observe_messages(context: RelationContext) -> Observed:
-    """Return files with clock bounds from messages between hosts: no message is received before it
-    is sent.
+    """Return MPI messages between hosts, from which clocks are compared: no message is received
+    before it is sent.
     """
     _, messages = _match_buckets(context, observe_pairs)
     return Observed(messages=list(chain.from_iterable(messages)))
@@ -156,8 +158,9 @@ def sort_sides(
     processes: pl.DataFrame,
     buckets: int,
 ) -> MessageSides:
-    """Sort the messages of some reports into this many buckets by receiver. A message that may be a
-    send or a receive goes into the buckets of both.
+    """Sort the sends and receives of some reports into this many buckets by receiver, so that one
+    task can match a bucket. A message that may be a send or a receive goes into the buckets of
+    both. path: of the new file. processes: all processes with their ranks.
     """
     calls = read_fact(messages, tasks, COLUMNS["mpi_message_facts"])
     sides, unprepared = _find_sides(calls, read_fact(requests, tasks), processes)
@@ -318,7 +321,9 @@ def _describe_unmatched(counts: Counter[tuple[int, str]]) -> list[Note]:
 def match_messages(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> MatchedMessages:
-    """Match the messages of some receivers."""
+    """Match sends with receives in some buckets, and store the pairs in a new file. contradictory:
+    streams of messages whose sides contradict each other; they are not matched.
+    """
     pairs, counts = _pair_messages(blocks, processes, contradictory, in_time=True)
     tag = pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS)
     early = pairs.filter(pl.col("completed") < pl.col("time_begin"))
@@ -333,7 +338,9 @@ def match_messages(
 def observe_pairs(
     blocks: Sequence[Block], path: Path, processes: pl.DataFrame, contradictory: pl.DataFrame
 ) -> tuple[Block, ...]:
-    """Match the messages of some receivers, and store those between hosts."""
+    """Match sends with receives in some buckets, and store the messages between hosts. Arguments
+    are as in :func:`match_messages`.
+    """
     pairs, _ = _pair_messages(blocks, processes, contradictory, in_time=False)
     return write_messages(path, pairs, NoiseKind.MPI)
 
@@ -469,7 +476,9 @@ def _find_streams(
 
 
 def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines for UCX messages. A single task makes them."""
+    """Match UCX sends and receives of different processes. Return results with a communication line
+    for each pair. A single task makes them.
+    """
     if context.files[mpi.MESSAGES]:
         return []
     more = (context.files[TRANSFERS], context.tasks, context.first_task, context.folder)
@@ -479,7 +488,9 @@ def relate_ucx_messages(context: RelationContext) -> list[TaskResult]:
 def match_ucx_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
-    """Match UCX sends with receives, and store a line for each pair."""
+    """Match UCX sends with receives, and store a communication line for each pair. number: of this
+    task. folder: for its file.
+    """
     rows = read_fact(files, tasks).with_columns(
         sender_worker=pl.when("is_send").then("worker").otherwise("peer"),
         receiver_worker=pl.when("is_send").then("peer").otherwise("worker"),

@@ -60,8 +60,8 @@ _WAIT_FOR = {"start": "post", "complete": "post", "wait": "complete"}
 
 
 def find_last(over: str) -> pl.Expr:
-    """Return an expression for the arrival time of the last member for which each member waits.
-    over: column that identifies collectives.
+    """Return an expression: when the last of the members for which each member waits arrives. over:
+    column that identifies collectives.
     """
     last = (
         pl.when(pl.col("awaits") & bit != 0).then(
@@ -74,7 +74,8 @@ def find_last(over: str) -> pl.Expr:
 
 
 def match_mpi_calls(reader: EventReader) -> pl.DataFrame:
-    """Return the members of MPI collectives.
+    """Find the MPI calls of different ranks that form a collective. Return these calls with the
+    number of their collective.
 
     The n-th calls of the processes of a communicator belong together, counted from the first call
     that all have recorded, if none ends before another begins. Otherwise, calls that end together
@@ -242,8 +243,9 @@ def _learn_roots(reader: EventReader, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_epochs(reader: EventReader) -> pl.DataFrame:
-    """Return the calls of one-sided epochs that wait for the n-th calls of other processes. Reports
-    do not record which processes share an epoch, so processes that were seen to wait are paired.
+    """Find the calls of one-sided MPI communication (epochs) that wait for the n-th calls of other
+    processes. Reports do not record which processes share an epoch, so processes that were seen to
+    wait are paired.
     """
     calls = reader.read_named_calls(MPI_LAYOUTS, _EPOCHS).sort("begin", maintain_order=True)
     calls = calls.with_columns(
@@ -306,8 +308,8 @@ def _learn_pairs(reader: EventReader, pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def match_set_up(reader: EventReader) -> pl.DataFrame:
-    """Match MPI calls without a communicator: the n-th calls with one name on all processes belong
-    together.
+    """Match MPI calls without a communicator, such as MPI_Init: the n-th calls with one name on all
+    processes belong together. Return them with the number of their `collective`.
     """
     found = reader.read_named_calls(MPI_LAYOUTS, _SET_UP).sort("begin", maintain_order=True)
     found = found.with_columns(reader.rows.find("process", found["thread"]).alias("task"))

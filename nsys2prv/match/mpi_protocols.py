@@ -64,8 +64,9 @@ _NAMES = {
 
 
 def describe_waiting(reader: EventReader, lines: pl.DataFrame) -> pl.DataFrame:
-    """Return MPI messages with the columns WAITING, which describe how they wait. lines: `sender`,
-    `sent`, `thread`, `received`, `bytes`, `posted`, `released`.
+    """Add to MPI messages the columns WAITING: the protocol of the send, and how long each side
+    waits for the other. lines: `sender`, `sent`, `thread`, `received`, `bytes`, `posted`,
+    `released`.
     """
     names = ("thread", "begin", "end", "call")
     *sides, call = reader.read_outermost_calls(MPI_LAYOUTS).select(names).get_columns()
@@ -238,7 +239,9 @@ def _learn_protocols(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Limit(Struct, frozen=True):
-    """A size (bytes) up to which messages do not wait for something, and above which they do."""
+    """A size (bytes) up to which messages do not wait for the receiver, for example, and above
+    which they do.
+    """
 
     size: int
     #: Sizes up to which, and from which on, messages have shown so.
@@ -251,8 +254,9 @@ class Limit(Struct, frozen=True):
 
 
 def find_limit(evidence: pl.DataFrame, name: str, usual: int) -> Limit:
-    """Return the limit with the fewest contradictions; of several, the one nearest to the usual
-    limit. evidence: `bytes`, and in the column `name` whether a message waited (null if unknown).
+    """Find the size above which messages wait: the limit with the fewest contradictions; of
+    several, the nearest to `usual` (bytes). evidence: `bytes`, and in the column `name` whether a
+    message waited (null if unknown).
     """
     counts = evidence.drop_nulls(name).group_by("bytes").agg(
         waits=pl.col(name).sum().cast(pl.Int64), goes=(~pl.col(name)).sum().cast(pl.Int64)

@@ -106,9 +106,11 @@ def adopt_kernels(
     clocks: Sequence[int],
     folder: Path,
 ) -> tuple[list[TaskResult], dict[tuple[int, int], tuple[int, int]]]:
-    """Return the results with communicators for kernels without recorded payloads; and (report,
-    process) without payloads -> number of its kernels, and of those matched. captures, placements:
-    of each report. clocks: by number.
+    """Find the communicators of NCCL kernels that have no recorded payloads, from kernels that end
+    together. Return the results with them, and (report, process) -> (number of its kernels without
+    payloads, number of those matched).
+
+    captures, placements: of each report. clocks: number of the clock of each report.
     """
     results, named = list(results), _list_named(results)
     captured: dict[int, list[int]] = defaultdict(list)
@@ -338,7 +340,9 @@ def _store(results: list[TaskResult], found: pl.DataFrame, writer: FrameWriter) 
 
 
 class Queue(Struct, frozen=True, dict=True):
-    """Kernels of one stream of a rank, or of one recorded communicator."""
+    """Start and end times of the NCCL kernels of one stream of a rank, or of one recorded
+    communicator.
+    """
 
     #: Number of the clock that its times are of.
     clock: int
@@ -354,7 +358,7 @@ class Queue(Struct, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> CallSequence:
-        """Return the calls of the queue, all of which synchronize."""
+        """Return the kernels as a sequence of calls, all of which wait for each other."""
         count = len(self.end)
         zeros, ones = np.zeros(count, np.int64), np.ones(count, bool)
         return CallSequence(self.begin, self.end, zeros, ones)
@@ -368,7 +372,9 @@ class Queue(Struct, frozen=True, dict=True):
 
 
 class QueueGroup(Struct, frozen=True):
-    """Queues whose ends match."""
+    """Queues whose kernels end together and therefore belong to one communicator, with the number
+    of each kernel's collective.
+    """
 
     #: Their places among all.
     queues: tuple[int, ...]
@@ -379,7 +385,7 @@ class QueueGroup(Struct, frozen=True):
 
 
 def group_queues(queues: Sequence[Queue]) -> list[QueueGroup]:
-    """Return the groups of queues whose ends match, on any clocks."""
+    """Group the queues whose kernels end together, on any clocks: each group is one communicator."""
     by_host: dict[int, list[int]] = {}
     for place, queue in enumerate(queues):
         by_host.setdefault(queue.clock, []).append(place)

@@ -89,7 +89,7 @@ COLLECTIVE_KEY = ("group", "function", "ordinal")
 
 
 class OrderedKernels(Struct, frozen=True):
-    """Ordered kernels of a task."""
+    """NCCL kernels that one task put in order, stored by communicator."""
 
     #: Rows of COLUMNS["nccl_kernels"], by communicator.
     blocks: tuple[Block, ...]
@@ -105,8 +105,8 @@ class OrderedKernels(Struct, frozen=True):
 def order_kernels(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
-    """Order the kernels of some reports. Kernels of collectives with known communicators are
-    ordered by their recorded numbers if all have one, otherwise by launch.
+    """Number the kernels of some reports within their communicators: by their recorded numbers if
+    all have one, otherwise by launch. path: of the new file.
     """
     kernels = keep_sound_kernels(read_fact(files, tasks, COLUMNS["nccl_kernel_facts"]))
     in_step, unknown = pl.col("ranks") == IN_STEP, pl.col("communicator") == 0
@@ -147,7 +147,9 @@ def order_kernels(
 
 
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
-    """Find the late rank, waits and transfer of each collective; return results stored by time."""
+    """Find the late rank, the wait times and the transfer time of each NCCL collective. Return
+    results with these records, stored by time.
+    """
     surveys = context.run_each("kernels", order_kernels, *context.divide_facts(KERNELS))
     if len(frozenset().union(*(survey.members for survey in surveys))) < 2:
         return []
@@ -278,7 +280,9 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
 
 
 class CollectivePiece(Struct, frozen=True):
-    """Collectives of a group with low <= ordinal < high (None: no limit), in all its blocks."""
+    """The kernels of some collectives of one group (communicator): low <= ordinal < high (None: no
+    limit), in all its blocks.
+    """
 
     #: Number of the communicator or stream.
     group: int
@@ -318,7 +322,9 @@ class CollectivePiece(Struct, frozen=True):
 def divide_kernels(
     pieces: Sequence[CollectivePiece], most: int
 ) -> list[tuple[CollectivePiece, ...]]:
-    """Return tasks of about `most` kernels: several pieces in order, or a part of one piece."""
+    """Divide pieces into tasks of about `most` kernels: several pieces in order, or a part of one
+    piece.
+    """
     divided: list[tuple[CollectivePiece, ...]] = []
     few: list[CollectivePiece] = []
     room = most
@@ -336,7 +342,9 @@ def divide_kernels(
 
 
 def find_role() -> pl.Expr:
-    """Return an expression for the role (clock.Role) of the column `first_operation`."""
+    """Return an expression for who waits for whom in a collective (clock.Role), from the column
+    `first_operation`.
+    """
     waits, awaited = (pl.col("first_operation").is_in(one) for one in (WAIT_FOR_ROOT, ROOT_WAITS))
     role = pl.when(waits).then(int(Role.FROM_ROOT)).when(awaited).then(int(Role.TO_ROOT))
     return role.otherwise(int(Role.ALL))
@@ -352,10 +360,11 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end") -> pl.DataFrame:
-    """Add `late`, `wait` and `transfer` (ns) to members; ABSENT unless `comparable`.
+    """Add to kernels (members of collectives) how long they arrived after the first (`late`),
+    waited, and transferred data: `late`, `wait` and `transfer` (ns); ABSENT unless `comparable`.
 
-    members: `begin`; the span in which they may wait (`since`, `until`); the `first` start among
-    the members they meet; and the arrival of the `last` one.
+    members: `begin`; the span in which they may wait (columns named by `since` and `until`); the
+    `first` start among the members they meet; and the arrival of the `last` one.
     """
     last = pl.col("last")
     times = {
@@ -370,8 +379,8 @@ def measure_waits(members: pl.DataFrame, since: str = "begin", until: str = "end
 
 
 def find_bandwidth(moved: pl.Expr) -> pl.Expr:
-    """Return the bandwidth (B/s) of moving these bytes in the time `transfer` (ns). 0 means that
-    nothing was moved, not a slow transfer.
+    """Return an expression for the bandwidth (B/s) of moving these bytes in the time `transfer`
+    (ns). 0 means that nothing was moved, not a slow transfer.
     """
     # In floating point, for the product may be beyond 64 bits.
     exact = moved * 1e9 / pl.max_horizontal("transfer", 1)
@@ -379,7 +388,9 @@ def find_bandwidth(moved: pl.Expr) -> pl.Expr:
 
 
 def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
-    """Return records of a layout with these fields. begin: column of the start times."""
+    """Make records of a layout with these fields from the columns of a frame. begin: name of the
+    column with the start times.
+    """
     column = {
         name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
     }
@@ -387,7 +398,7 @@ def make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, .
 
 
 class MatchedCollectives(Struct, frozen=True):
-    """Collectives that a task matched."""
+    """Collectives whose kernels one task matched: their records, and a summary."""
 
     #: A row for each complete one: first begin, group, function, ordinal.
     firsts: np.ndarray
@@ -402,7 +413,9 @@ class MatchedCollectives(Struct, frozen=True):
 
 
 def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
-    """Match the kernels of some pieces. path: of new files, without their endings."""
+    """Find the late rank and the waits in the collectives of some pieces, and store records of
+    them. path: of new files, without their endings.
+    """
     kernels = pl.concat([piece.read() for piece in pieces])
     collectives = _group_kernels(kernels)
     chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
@@ -465,8 +478,8 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 def store_collectives(
     context: RelationContext, matched: Sequence[MatchedCollectives]
 ) -> list[TaskResult]:
-    """Store the records of the collectives by time. They are numbered as if one task had found them
-    all: from 1 by first start, then by group, function and ordinal.
+    """Store the records of all collectives by time. Collectives are numbered as if one task had
+    found them all: from 1 by first start, then by group, function and ordinal.
     """
     firsts = np.concatenate([np.empty((0, 4), np.int64), *(part.firsts for part in matched)])
     numbers = np.empty(len(firsts), np.int64)
@@ -515,10 +528,10 @@ def _store_span(
 def settle_order(
     piece: CollectivePiece, even: bool, mixed: bool, path: Path, pivot: int, clock_error: int
 ) -> tuple[CollectivePiece, int]:
-    """Order the kernels of a communicator by launch, or by end time. Return also the number of
-    kernels in no collective.
+    """Decide whether the kernels of a communicator are ordered by launch or by end time. Return the
+    piece in this order, and the number of kernels in no collective.
 
-    End times are used if the members do not have equally many operations (`even`), or if launch
+    End times are used if the members do not have equally many operations (not `even`), or if launch
     order lets a kernel end before another one of its collective begins. If ends do not decide,
     launch order is kept for even members. mixed: some blocks are ordered by recorded numbers. path:
     of new blocks, without endings. pivot: time in the middle of all times (ns). clock_error:

@@ -66,7 +66,9 @@ ORDER = ("task", "communicator", "time_call", "time_begin", "place")
 
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
-    """Return lines from sends to receives, stored by time, and records of their kernels."""
+    """Match NCCL sends with receives. Return results with a communication line for each pair,
+    stored by time, and records of the kernels.
+    """
     buckets = _sort_into_buckets(context)
     paired = context.run_each("nccl-pairs", pair_messages, buckets, more=(len(buckets),))
     records = [block for part in paired for block in part.records]
@@ -85,7 +87,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
 
 
 def observe_messages(context: RelationContext) -> Observed:
-    """Return clock observations from messages between hosts, by sender."""
+    """Return NCCL messages between hosts, from which clocks are compared."""
     buckets = _sort_into_buckets(context)
     messages = context.run_each("nccl-pairs", observe_pairs, buckets)
     return Observed(messages=list(chain.from_iterable(messages)))
@@ -104,8 +106,8 @@ def _sort_into_buckets(context: RelationContext) -> list[tuple[Block, ...]]:
 def list_members(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> pl.DataFrame:
-    """Return the senders and receivers of each communicator: `communicator`, `task`, the greatest
-    `peer`, `rank` and `ranks`, and the `least` peer.
+    """Return a row for each communicator and task that sends or receives in it: `communicator`,
+    `task`, the greatest `peer`, `rank` and `ranks`, and the `least` peer. path: of a new file.
     """
     messages = read_fact(files, tasks, COLUMNS["nccl_members"])
     return messages.group_by("communicator", "task").agg(
@@ -114,10 +116,10 @@ def list_members(
 
 
 def guess_ranks(members: pl.DataFrame) -> pl.DataFrame:
-    """Return `communicator`, `task` and `guess`: the task's rank in communicators that some reports
-    do not name because they were created before the capture.
+    """Guess the ranks of tasks in communicators that some reports do not name, because they were
+    created before the capture. Return `communicator`, `task` and `guess` (the rank).
 
-    NCCL ranks follow job ranks if all of them send or receive.
+    NCCL ranks follow job ranks if all of them send or receive. members: from :func:`list_members`.
     """
     guess = pl.col("task").rank("dense").over("communicator").cast(pl.Int64) - 1
     members = members.with_columns(guess=guess)
@@ -139,8 +141,8 @@ def sort_messages(
     buckets: int,
     guessed: pl.DataFrame,
 ) -> tuple[Block, ...]:
-    """Sort the messages of some reports into this many buckets by communicator and sender. guessed:
-    from `guess_ranks`.
+    """Sort the messages of some reports into this many buckets by communicator and sender, so that
+    one task can match a bucket. path: of the new file. guessed: from :func:`guess_ranks`.
     """
     messages = _keep_usable(read_fact(files, tasks, COLUMNS["nccl_message_facts"]), guessed)
     bucket = assign_buckets(
@@ -150,7 +152,7 @@ def sort_messages(
 
 
 class PairedMessages(Struct, frozen=True):
-    """Messages that a task paired."""
+    """Messages whose send and receive one task paired, and the number of those without partner."""
 
     #: PAIR_COLUMNS of each, without a tag; then whether it is doubtful, and ORDER.
     records: tuple[Block, ...]
@@ -161,7 +163,9 @@ class PairedMessages(Struct, frozen=True):
 
 
 def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMessages:
-    """Match the messages of some senders. buckets: number of buckets for the kernels' rows."""
+    """Match sends with receives in some buckets, and store the pairs. path: of new files. buckets:
+    number of buckets for the kernels' rows.
+    """
     messages = read_blocks(blocks)
     pairs = _pair_messages(
         messages, ALIGNED_ERROR if messages["clock_group"].n_unique() == 1 else UTC_ERROR
@@ -180,7 +184,9 @@ def pair_messages(blocks: Sequence[Block], path: Path, buckets: int) -> PairedMe
 
 
 def observe_pairs(blocks: Sequence[Block], path: Path) -> tuple[Block, ...]:
-    """Match the messages of some senders, and store those between hosts."""
+    """Match sends with receives in some buckets, and store the messages between hosts in a new
+    file.
+    """
     pairs = _pair_messages(read_blocks(blocks), UTC_ERROR)
     return write_messages(path, pairs.with_columns(completed="time_end_there"), NoiseKind.NCCL)
 
@@ -308,7 +314,9 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
-    """Store the records of kernels in some blocks of :func:`_write_sides`."""
+    """Store records of the kernels that send and receive. number: of this task. blocks: from
+    :func:`_write_sides`.
+    """
     records = _make_records(read_blocks(blocks))
     return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])
 

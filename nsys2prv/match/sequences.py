@@ -50,7 +50,7 @@ REFERENCES = 3
 
 
 class CallSequence(Table, frozen=True, dict=True):
-    """Calls of one member, sorted by start."""
+    """The calls of one member of a communicator, sorted by start, as arrays."""
 
     #: Times of the begins and the ends, float ns relative to the pivot.
     begin: np.ndarray
@@ -79,17 +79,19 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @cached_property
     def ends(self) -> Ends:
-        """Return the ends of the synchronizing calls, sorted."""
+        """Return the sorted end times of the synchronizing calls, with their signatures."""
         return Ends(self.end[self.places], self.signature[self.places])
 
     @cached_property
     def rivals(self) -> list[float]:
-        """Return the distances (ns) at which synchronizing calls could be mistaken for each other."""
+        """Return the distances in time (ns) between synchronizing calls that could be mistaken for
+        each other.
+        """
         return find_rival_distances(self.ends)
 
 
 class Member(Struct, frozen=True):
-    """A member of a communicator, whose calls can be loaded."""
+    """A member of a communicator: how many calls it has, and a function that loads them."""
 
     #: Number of the member.
     member: int
@@ -105,8 +107,9 @@ class Member(Struct, frozen=True):
 
 
 def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of :func:`nsys2prv.match.gathering.find_shared_calls` with `ordinal`, which
-    is equal for the calls of one collective of a `key`. Calls of unknown collectives are dropped.
+    """Find out which calls belong to one collective. Return the calls with an `ordinal` that is
+    equal for the calls of one collective of a `key`, and findings. Calls of unknown collectives are
+    dropped. table: from :func:`nsys2prv.match.gathering.find_shared_calls`.
     """
     numbered, findings = _keep_numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
@@ -119,8 +122,8 @@ def number_calls(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]
 def number_by_order(
     calls: pl.DataFrame, error: float, own_error: float | None = None
 ) -> tuple[pl.DataFrame, list[ClockFinding]]:
-    """Return the calls of known collectives with `ordinal`, by the order in which each member made
-    them. error, own_error: as in :func:`number_group`.
+    """Number the calls by the order in which each member made them. Return the calls of known
+    collectives with `ordinal`, and findings. error, own_error: as in :func:`number_group`.
     """
     ordinals, findings = [], []
     calls = calls.sort("noise_kind", "group", "member", "begin", maintain_order=True)
@@ -168,8 +171,8 @@ def number_group(
     error: float,
     own_error: float | None = None,
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
-    """Return the ordinals of one group's calls, for each member that fits, by its index in
-    `members`.
+    """Number the calls of one group so that the calls of one collective have the same ordinal.
+    Return the ordinals of each member that fits, by its index in `members`, and findings.
 
     Ordinals count the calls of the member that fits most of the others. Two members' calls are in
     memory at a time. members: sorted. error: of the clocks as placed (ns). own_error: of times by
@@ -225,8 +228,9 @@ def _fit_members(
 def pair_calls(
     member: CallSequence, reference: CallSequence, noise: Noise, error: float
 ) -> tuple[np.ndarray | None, FindingKind | None]:
-    """Return for each of the member's calls the index of the reference's call, or -1; or None and
-    the reason. error: of the clocks as placed (ns).
+    """Pair the calls of two members. Return for each of the member's calls the index of the
+    reference's call (-1 for none) and None; or None and the reason why they do not fit. error: of
+    the clocks as placed (ns).
     """
     count = len(member)
     if are_even(member, reference):
@@ -344,8 +348,8 @@ def _pair_by_time(
 
 
 def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
-    """Return True if calls in this order ended together up to a line. This is False if different
-    calls are missing on each side.
+    """Return True if calls that are paired in order ended together, up to a line between their
+    clocks. This is False if different calls are missing on each side. ends, others: end times (ns).
     """
     if not len(ends):
         return True
@@ -359,8 +363,8 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Return True if the placed clocks support this order: a shift by one call would be much
-    farther off.
+    """Return True if the end times of paired calls agree on the clocks as placed: a shift by one
+    call would be much farther off. error: of the clocks (ns).
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)

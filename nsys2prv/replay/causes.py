@@ -93,7 +93,10 @@ class Cause(Struct, frozen=True):
 
 
 def find_causes(replay: Replay) -> list[Cause]:
-    """Return the changes that save time, in this order: stragglers, other causes, limits."""
+    """Find the causes of lost time in this order: processes or links that are slower than others,
+    other causes, and limits (such as all communication). Each gives the change that removes it, and
+    what that saves.
+    """
     # A rank that waits for a CPU is late for that reason, whichever rank it is.
     waiting = Cause("cpu", replay.compute_gain(replay.cpu_waits, LEAST_GAIN), replay.cpu_waits)
     first = [waiting] if waiting.gain >= LEAST_GAIN else []
@@ -274,9 +277,9 @@ def _is_of(memory: int) -> pl.Expr:
 
 
 def find_copy_speed(replay: Replay) -> tuple[float, bool]:
-    """Return the speed of large copies of pinned memory between hosts and GPUs (B/ns), and whether
-    the job contains such copies. If not, the speed is the usual one for these GPUs, and at least
-    that of any large copy in the job.
+    """Return (speed, has_copies): the speed (B/ns) of large copies between hosts and GPUs that use
+    pinned memory, and whether the job contains such copies. If not, the speed is the usual one for
+    these GPUs, and at least that of any large copy in the job.
     """
     known = replay.known
     large = replay.job.copies.filter(
@@ -345,14 +348,16 @@ def remove_long_pauses(replay: Replay) -> Changes:
 
 
 def use_tensor_cores(replay: Replay) -> Changes:
-    """Return changes in which GEMMs without Tensor Cores use them, on GPUs that have them."""
+    """Return changes in which GEMMs (matrix products) without Tensor Cores use them, on GPUs that
+    have them.
+    """
     names, processes = replay.known.products
     return replay.scale(GPU, 1 / TENSOR_SPEED_UP, keys=names, processes=processes)
 
 
 def speed_up_products(replay: Replay) -> Changes:
-    """Return changes in which products far below the rate that their shapes allow reach the rate of
-    the job's other products.
+    """Return changes in which products (GEMMs, attention, convolutions) far below the rate that
+    their shapes allow reach the rate of the job's other products.
     """
     weight = replay.graph.weight
     chosen = [

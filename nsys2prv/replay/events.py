@@ -79,7 +79,9 @@ MIGRATIONS = [
 
 
 class Calls(Struct, frozen=True):
-    """Outermost calls of host threads, sorted by start."""
+    """The outermost CUDA and MPI calls of host threads, sorted by start, as columns of equal
+    length.
+    """
 
     #: ns of the trace.
     begin: np.ndarray
@@ -97,7 +99,7 @@ class Calls(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """Device operations, sorted by launch."""
+    """Kernels, copies and other work of GPUs, sorted by launch, as columns of equal length."""
 
     #: ns of the trace.
     begin: np.ndarray
@@ -121,7 +123,7 @@ class Operations(Struct, frozen=True):
 
 
 class Markers(Struct, frozen=True):
-    """Rows about CUDA events and synchronization, sorted by start."""
+    """Records of CUDA events and of synchronization, sorted by start, as columns of equal length."""
 
     #: ns of the trace.
     time: np.ndarray
@@ -136,7 +138,9 @@ class Markers(Struct, frozen=True):
 
 
 class Launches(Struct, frozen=True):
-    """Calls that have a correlation id."""
+    """The calls that launched work, by task and correlation id: for each, its index in
+    :class:`Calls`.
+    """
 
     #: Task of the trace, and the correlation, which is one of its report's process.
     task: np.ndarray
@@ -146,10 +150,11 @@ class Launches(Struct, frozen=True):
 
 
 def read_calls(reader: EventReader, unit: int, handoffs: pl.DataFrame) -> tuple[Calls, Launches]:
-    """Return the outermost CUDA and MPI calls of a unit, and the calls that launched operations.
+    """Read the outermost CUDA and MPI calls of a unit (threads that share a report or GPU), and the
+    calls that launched operations.
 
-    The unit's sides of hand-offs are separate calls. handoffs: of all units (HANDOFFS in
-    `match/handoffs.py`).
+    Waits and releases of hand-offs between processes become separate calls. handoffs: of all units
+    (HANDOFFS in `match/handoffs.py`).
     """
     fields = {"cuda_api": ("call", "correlation"), **dict.fromkeys(MPI_LAYOUTS, ("call",))}
     columns = reader.read_joined(fields, unit, _CALL_COLUMNS, _make_calls)
@@ -195,7 +200,7 @@ def _list_sides(handoffs: pl.DataFrame, is_own: np.ndarray) -> dict[str, np.ndar
 
 def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operations) -> np.ndarray:
     """Return the effects of each call as flags, such as SYNCHRONISES | FREES (uint8). They depend
-    on its name, and on whether it copies pageable memory.
+    on its name, and on whether it copies pageable memory. labels: name of calls (number) -> label.
     """
     values, codes = factorize(calls.name)
     does = [
@@ -210,7 +215,9 @@ def describe_calls(calls: Calls, labels: Mapping[int, str], operations: Operatio
 
 
 def read_operations(reader: EventReader, unit: int, calls: Calls, launches: Launches) -> Operations:
-    """Return the device operations of a unit."""
+    """Read the device operations of a unit, each with the call that launched it. calls, launches:
+    of the same unit, from :func:`read_calls`.
+    """
     fields = {
         layout: (name, "correlation", *more) for layout, (_, name, more) in _OPERATIONS.items()
     }
@@ -269,7 +276,9 @@ def _order_unlaunched(
 
 
 def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarray) -> np.ndarray:
-    """Return the call of each (task, correlation) as int32, or -1."""
+    """Return for each pair of task and correlation id the index of its call (int32), or -1 without
+    one.
+    """
     call = np.full(len(tasks), -1, np.int32)
     for task in np.unique(launches.task).tolist():
         ids, calls = launches.correlation, launches.call
@@ -288,7 +297,9 @@ def find_launches(launches: Launches, tasks: np.ndarray, correlations: np.ndarra
 
 
 def read_markers(reader: EventReader, unit: int) -> Markers:
-    """Return the rows of the event and synchronization tables of a unit."""
+    """Read the rows about CUDA events and synchronization in a unit, such as the recording of an
+    event.
+    """
     named = "begin", "event", "stream", "thread"
     records = reader.read_begins("cuda_event", ("event", "stream"), unit)
     waits = reader.read_begins("cuda_synchronization", ("event", "stream", "type"), unit)
@@ -325,7 +336,9 @@ def read_markers(reader: EventReader, unit: int) -> Markers:
 
 
 def label_calls(labels: Mapping[str, pl.DataFrame]) -> dict[int, str]:
-    """Return call name (number, as in :class:`Calls`) -> label. labels: by name set."""
+    """Return the labels of calls by the number that :class:`Calls` uses for their name. labels:
+    name set -> frame of value and label.
+    """
     named = {"cuda_api": 0} | dict.fromkeys(MPI_LAYOUTS, MPI_NAMES)
     return {
         value + more: label

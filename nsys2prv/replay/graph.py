@@ -75,7 +75,9 @@ Changes = list[tuple[np.ndarray, np.ndarray | float]]
 
 
 class Column:
-    """A column whose values are looked up by row indices, EDGE_ROWS rows at a time."""
+    """An array that is computed on demand: indexed with rows, it looks up their values, EDGE_ROWS
+    rows at a time.
+    """
 
     def __init__(self, look_up: Callable[[np.ndarray], np.ndarray]) -> None:
         self._look_up = look_up
@@ -93,7 +95,9 @@ class Column:
 
 
 def split_rows(count: int, columns: int = 1) -> Iterator[slice]:
-    """Yield a number of rows in parts of EDGE_ROWS cells, to limit memory; at least one part."""
+    """Yield slices that cover `count` rows, each with about EDGE_ROWS cells of `columns` columns,
+    to limit memory. There is at least one slice.
+    """
     step = max(EDGE_ROWS // max(columns, 1), 1)
     for start in range(0, max(count, 1), step):
         yield slice(start, start + step)
@@ -120,11 +124,13 @@ class Durations(Struct, frozen=True):
 
     @property
     def columns(self) -> tuple[np.ndarray | bytearray, ...]:
-        """The columns in the form that the compiled functions take."""
+        """The arrays of this column in the form that the compiled functions take."""
         return self.value, self.place, self.length, *self.changed
 
     def change(self, changes: Changes) -> Durations:
-        """Return the durations after these changes."""
+        """Return these durations with some of them replaced. changes: edges and their new
+        durations.
+        """
         if not changes:
             return self
         *changed, tabled = core.change_durations(self.columns, changes)
@@ -145,15 +151,15 @@ class Durations(Struct, frozen=True):
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:
-    """Return durations (int32). find_long: returns the durations (ns) of rows that are too long for
-    this type.
+    """Make a column of durations. value: ns (int32), LONG for rows with longer durations.
+    find_long: returns the durations (ns, int64) of given rows.
     """
     place = np.flatnonzero(value == LONG)
     return Durations(value, place, find_long(place).astype(np.int64))
 
 
 class Times(Struct, frozen=True):
-    """Times of all moments (ns)."""
+    """Times (ns) of all moments of a graph, looked up by the number of the moment."""
 
     #: Of nodes.
     nodes: np.ndarray
@@ -189,7 +195,9 @@ COLUMNS = {
 
 
 class Columns(dict[str, bytearray]):
-    """Columns that grow, with the names in COLUMNS; in place if no array of the column is in use."""
+    """Growing columns of a graph, by the names in COLUMNS. They grow in place if no array views
+    them.
+    """
 
     def view(self, name: str) -> np.ndarray:
         """Return a column as an array."""
@@ -207,8 +215,8 @@ class Columns(dict[str, bytearray]):
 
 
 def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split size classes of transfers into the name, the class of the bytes, and whether it is a
-    message.
+    """Split classes of transfer sizes. Return three arrays: the number of the operation's name, the
+    class of its bytes, and whether it is a message.
     """
     is_message = size < 0
     name, of_bytes = np.divmod(np.where(is_message, -1 - size, size), 1000)
@@ -216,7 +224,9 @@ def split_size(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class Edges:
-    """Edges of a graph, followed by the work of its nodes. The columns are indexed by edge."""
+    """The edges of a graph, followed by the work of its nodes, as columns that are looked up by
+    edge.
+    """
 
     def __init__(self, graph: Graph) -> None:
         count, first = len(graph.target), graph.joined
@@ -284,7 +294,7 @@ class Graph(Struct, frozen=True, dict=True):
 
     @cached_property
     def edges(self) -> Edges:
-        """The edges, to be looked up."""
+        """Columns about edges that are computed on demand, such as their kind, key and process."""
         return Edges(self)
 
     @property
@@ -293,12 +303,14 @@ class Graph(Struct, frozen=True, dict=True):
         return self.core, self.time.nodes, self.weight.columns
 
     def find_nodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the target node of each edge, or the node of each work (int32)."""
+        """Return the target node of each edge; for a node's work, that node (int32). rows: numbers
+        of edges and works.
+        """
         return _look_up(rows, self.target, 1)
 
     def find_keys(self, rows: np.ndarray) -> np.ndarray:
-        """Return the key of each work edge (int32): its name, place or channel. Keys are the same
-        on all ranks.
+        """Return a number (key) for each edge that identifies its work on all ranks (int32): of its
+        name, of its place between two calls, or of its channel. rows: numbers of edges.
         """
         keys = np.empty(rows.shape, np.int32)
         core.find_keys(self.core, np.ascontiguousarray(rows, np.int32), keys)
@@ -310,10 +322,12 @@ class Graph(Struct, frozen=True, dict=True):
         counts: np.ndarray | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[Times, int]:
-        """Return the times of all moments with other weights, and the last counted moment (ns).
+        """Compute the times of all moments with other weights. Return these times, and the time of
+        the last counted moment (ns).
 
-        counts: from :meth:`count_moments`. The times are valid as long as `weight` and `out`, an
-        array for the times of nodes, are not changed.
+        weight: durations of all edges; None for the recorded ones. counts: which moments count,
+        from :meth:`count_moments`. out: array to fill with the times of nodes. The times are valid
+        as long as `weight` and `out` do not change.
         """
         weight, count = weight or self.weight, len(self.row)
         nodes = np.empty(count, np.int64) if out is None else out
@@ -322,13 +336,17 @@ class Graph(Struct, frozen=True, dict=True):
         return Times(nodes, weight), last
 
     def count_moments(self, begin: int, end: int) -> np.ndarray:
-        """Return for each node which of its moments are in (begin, end] (ns)."""
+        """Return for each node, as bits, which of its moments (start, end of its work) are in
+        (begin, end] (ns).
+        """
         counts = np.zeros(len(self.row), np.uint8)
         core.count_moments(*self.recorded, begin, end, counts)
         return counts
 
     def select(self, kinds: Collection[Kind], begin: int, end: int) -> dict[Kind, np.ndarray]:
-        """Return kind -> the edges that end in (begin, end] (ns)."""
+        """Return the edges of some kinds that end in (begin, end] (ns), as kind -> numbers of edges
+        (int32).
+        """
         bits = sum(1 << kind for kind in {*kinds})
         found = core.select_edges(*self.recorded, bits, begin, end)
         return {Kind(kind): np.frombuffer(rows, np.int32) for kind, rows in found.items()}
@@ -340,8 +358,9 @@ class Graph(Struct, frozen=True, dict=True):
         processes: Collection[int] | None = None,
         longest: int = LONG,
     ) -> np.ndarray:
-        """Return the edges that have one of these keys, belong to one of these processes, and are
-        shorter than `longest` (ns; LONG for any).
+        """Select from some edges (`rows`) the edges that have one of these keys, belong to one of
+        these processes, and are shorter than `longest` (ns; LONG for any). None: any key or
+        process.
         """
         wanted = None if keys is None else np.array([*keys], np.int32)
         mask = None
@@ -352,8 +371,8 @@ class Graph(Struct, frozen=True, dict=True):
         return np.frombuffer(chosen, np.int32)
 
     def find_edges(self, moments: np.ndarray, kinds: Collection[Kind]) -> np.ndarray:
-        """Return, for each moment, the first edge of these kinds within a unit that leads to it, or
-        -1.
+        """Return for each moment the number of the first edge of these kinds that leads to it
+        within its unit, or -1.
         """
         node, target, is_work = moments >> 1, self.target[: self.joined], moments & 1 > 0
         edge, end = (np.searchsorted(target, node, side) for side in ("left", "right"))
@@ -366,8 +385,8 @@ class Graph(Struct, frozen=True, dict=True):
             edge = edge + (other & ~is_work)
 
     def trace_path(self, counts: np.ndarray, begin: int, times: Times | None = None) -> np.ndarray:
-        """Return the chain of edges for which the last counted moment waited, the last edge first,
-        back to `begin` (ns). times: of a replay; by default, the recorded times.
+        """Return the critical path: the edges for which the last counted moment waited, the last
+        one first, back to `begin` (ns). times: of a replay; by default, the recorded times.
         """
         binding, times = (self.binding, self.time) if times is None else (None, times)
         path = core.trace_path(self.core, times.nodes, times.weight.columns, binding, counts, begin)
@@ -381,8 +400,12 @@ def plan_replay(
     bounds: Sequence[int],
     find_gaps: Callable[[np.ndarray], np.ndarray],
 ) -> bytes:
-    """Return the order in which a replay visits the nodes. Edges on cycles are removed, first those
-    whose source is not earlier. graph: of the compiled functions.
+    """Find the order in which a replay visits the nodes, as bytes for the compiled functions. Edges
+    on cycles are removed, first edges whose source is not earlier.
+
+    graph: as the compiled functions take it. joined: first edge that connects units. bounds: first
+    node of each unit. find_gaps: returns how much later the targets of given edges are than their
+    sources (ns).
     """
     plan, placed = core.plan_replay(graph, np.array(bounds, np.int64))
     is_first, nodes = True, len(columns.view("time"))

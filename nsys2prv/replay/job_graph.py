@@ -74,7 +74,9 @@ JOINING_NODES = {
 
 
 class JobGraph(Struct, frozen=True, dict=True):
-    """The graph of a job, with the meaning of its numbers."""
+    """The dependency graph of a job, with what its numbers mean: names of calls, kernels, channels
+    and hosts.
+    """
 
     #: Nodes and edges.
     graph: Graph
@@ -103,12 +105,16 @@ class JobGraph(Struct, frozen=True, dict=True):
 
     @property
     def rows(self) -> Column:
-        """Row of the trace for each moment; -1 for meetings."""
+        """The trace's row (thread or stream) of each moment, looked up by moment; -1 for meetings
+        of ranks.
+        """
         return Column(lambda moments: self.graph.row[moments >> 1])
 
 
 def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> JobGraph:
-    """Return the graph of a job. labels: name set -> frame of value and label."""
+    """Build the dependency graph of a job from its events. labels: name set -> frame of value and
+    label.
+    """
     calls = label_calls(labels)
     handoffs = list_joining_handoffs(reader)
     units = reader.rows.unit_numbers
@@ -119,8 +125,9 @@ def build_job_graph(reader: EventReader, labels: Mapping[str, pl.DataFrame]) -> 
 def join_units(
     reader: EventReader, labels: Mapping[int, str], units: Iterable[UnitGraph]
 ) -> JobGraph:
-    """Connect the graphs of all units by the meetings of ranks. The units may arrive one by one;
-    their columns are reused. labels: of calls.
+    """Build the graph of a job from the graphs of its units, which are connected where ranks meet.
+    The units may arrive one by one; their columns are reused. labels: name of calls (number) ->
+    label.
     """
     task_of = np.append(reader.rows.get_column("task") - 1, -1).astype(np.int32)
     device_of = np.append(reader.rows.get_column("device"), 0)

@@ -45,7 +45,9 @@ _USUAL = {"eager": False, "holds": True, "later": False, "lasts": AS_RECORDED, "
 
 
 class Meetings(Struct, frozen=True):
-    """Members of meetings, sorted by meeting."""
+    """Calls and kernels (members) that wait for each other, sorted by the number of their meeting,
+    as columns.
+    """
 
     #: Number of the meeting of each member, ascending from 0.
     meeting: np.ndarray
@@ -72,9 +74,11 @@ class Meetings(Struct, frozen=True):
 def find_nccl_meetings(
     reader: EventReader, kernels: pl.DataFrame, graphs: pl.DataFrame
 ) -> tuple[Meetings, pl.DataFrame]:
-    """Return the meetings of NCCL kernels, and `node_begin` and `meeting` of meetings inside graphs
-    traced as a whole. kernels, graphs: `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`,
-    `bytes`.
+    """Find the NCCL kernels of different ranks that wait for each other. Return them, and the
+    meetings inside graphs traced as a whole, as a frame of `node_begin` (of the graph) and
+    `meeting`.
+
+    kernels, graphs: frames of `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`, `bytes`.
     """
     size = pl.col("name") * 1000 + pl.Series("size", classify_size(kernels["bytes"].to_numpy()))
     kernels = kernels.with_columns(size=size)
@@ -217,8 +221,8 @@ def _find_rounds(members: pl.DataFrame) -> pl.Series:
 
 
 def find_mpi_meetings(reader: EventReader, calls: pl.DataFrame) -> Meetings:
-    """Return the meetings of MPI calls. calls: `thread`, `begin`, `end`, `node_begin`, `node_end`,
-    `name` of outermost calls.
+    """Find the MPI calls of different ranks that wait for each other. calls: the outermost calls,
+    as `thread`, `begin`, `end`, `node_begin`, `node_end`, `name`.
     """
     table = list_collectives(reader).filter(pl.col("rule").is_in(MPI_RULES))
     messages = list_messages(reader).filter(pl.col("kind") == MPI_MESSAGE)
@@ -333,8 +337,9 @@ def _list_sides(
 
 
 def find_handoffs(handoffs: pl.DataFrame, calls: pl.DataFrame) -> Meetings:
-    """Return hand-offs between processes as meetings: those that wait continue when the other
-    process releases them. calls: of both sides, as for :func:`find_mpi_meetings`.
+    """Return hand-offs between processes as meetings: waiting threads continue when the other
+    process releases them. handoffs: with the columns HANDOFFS. calls: of both sides, as for
+    :func:`find_mpi_meetings`.
     """
     table = handoffs.with_columns(meeting="handoff")
     ends = table.select("meeting", thread="releaser", begin="released").unique(maintain_order=True)

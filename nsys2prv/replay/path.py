@@ -24,7 +24,9 @@ from nsys2prv.replay.whatif import Replay
 
 
 class Cause:
-    """Values of the value set `critical_path`."""
+    """Reasons why a piece of time is on the critical path: the values of the value set
+    `critical_path`.
+    """
 
     COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED = range(1, 7)
     CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(7, 13)
@@ -51,7 +53,7 @@ _CAUSES = {
 
 
 class PathPieces(Struct, frozen=True):
-    """Pieces of the path, the last piece first, as columns of equal length."""
+    """Pieces of the critical path, the last piece first, as columns of equal length."""
 
     #: ns of the trace.
     begin: np.ndarray
@@ -65,7 +67,9 @@ class PathPieces(Struct, frozen=True):
 
 
 def find_pieces(replay: Replay) -> PathPieces:
-    """Return the pieces of the critical path of the replay's span."""
+    """Divide the critical path of a replay's span into pieces, each on one row of the trace and
+    with one cause.
+    """
     path = replay.path
     if not len(path):
         return PathPieces(*np.zeros((5, 0), np.int64))
@@ -120,11 +124,11 @@ def find_pieces(replay: Replay) -> PathPieces:
 
 
 def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """Add the columns of the work on a piece's row (`thread`) at its `end` to pieces of the path,
-    or null.
+    """Add to each piece of the critical path the columns of the work on its row (`thread`) at its
+    `end`; null without work.
 
     A collective is on the path not from its start, and, if it uses a shared link, not to its end.
-    work: `thread`, `begin`, `end` and further columns.
+    pieces: frame with `thread`, `begin`, `end`. work: `thread`, `begin`, `end` and further columns.
     """
     others = [name for name in work.columns if name not in ("thread", "begin", "end")]
     begun = work.rename({"begin": "begun", "end": "until"}).cast({"thread": pl.Int64}).sort("begun")
@@ -202,7 +206,7 @@ _BEGINS = re.compile(r"MPI_(I(?!nit)|Start)")
 
 
 class IdealNetwork(Struct, frozen=True):
-    """A span of the job, replayed on an ideal network."""
+    """The result of a replay in which transfers take no time."""
 
     #: New duration of the span, as a share of the recorded one.
     share: float
@@ -216,12 +220,14 @@ class IdealNetwork(Struct, frozen=True):
 
     @property
     def rows(self) -> np.ndarray:
-        """Row of the trace for each kernel; -1 for meetings."""
+        """Row of the trace (a stream) for each of the kernels; -1 for meetings."""
         graph = self.graph.graph
         return Column(lambda edges: graph.row[graph.find_nodes(edges)])[self.kernels]
 
     def take(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return start and end (ns) of the chosen kernels, and whether they compute."""
+        """Return three arrays about the chosen kernels (a mask or indices): start and end (ns), and
+        whether they compute.
+        """
         edges, rows = self.graph.graph.edges, self.kernels[chosen]
         computes = edges.kind[rows] == Kind.KERNEL
         return self.times[edges.source[rows]], self.times[edges.target[rows]], computes

@@ -19,7 +19,9 @@ from nsys2prv.replay.whatif import Changes, Replay, WorkTable
 
 
 class PathBound:
-    """The critical path of a replay, with the changes applied so far."""
+    """Says what a change can save at most, from the critical path of a replay with the changes so
+    far.
+    """
 
     def __init__(self, replay: Replay) -> None:
         _, path, _ = replay.before
@@ -34,9 +36,9 @@ class PathBound:
     def is_below(
         self, kinds: tuple[Kind, ...], processes: tuple[int, ...], reacts: bool, least: float
     ) -> bool:
-        """Return True if the savings are certainly below `least` (a share of the span) if processes
-        did work of these kinds, and (with `reacts`) reacted, like the others. For a pipeline, whose
-        stages are compared, this is unknown.
+        """Return True if the savings of a change are certainly below `least` (a share of the span).
+        In this change, processes do work of these kinds, and (with `reacts`) react, like the
+        others. For a pipeline, whose stages are compared, return False, because this is unknown.
         """
         table = self._tabulate(kinds)
         own = table.mask_processes(processes)

@@ -59,7 +59,9 @@ class Names(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A requested change and the job to change. Raises UsageError for unknown names."""
+    """A requested what-if change (`said`: the words by their part in the sentence) and the job to
+    change. Raises UsageError for unknown names.
+    """
 
     #: Group of the form -> its text.
     said: Mapping[str, str]
@@ -68,7 +70,7 @@ class Question(Struct, frozen=True):
 
     @property
     def processes(self) -> tuple[int, ...] | None:
-        """Return the processes that the words name, or None for all."""
+        """Return the numbers of the processes that the words name, or None for all."""
         if not self.said["who"]:
             return None
         wanted, known, hosts = self.said["names"], self.names.ranks, self.replay.job.hosts
@@ -94,8 +96,8 @@ class Question(Struct, frozen=True):
         return tuple(sorted({process for rank in ranks for process in known[rank]}))
 
     def find_workers(self, work: str) -> tuple[int, ...] | None:
-        """Return the named processes that do work of this sort: on GPUs, or as hosts that launch
-        GPU work. work: evidence of the work, or its meaning.
+        """Return the named processes that do work of this sort, on GPUs or as hosts that launch GPU
+        work; None for all. work: the part of the sentence that names the work, or the work itself.
         """
         drivers, named = self.replay.job.drivers, self.processes
         if named is None or not drivers:
@@ -121,7 +123,7 @@ class Question(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """The factor for the duration."""
+        """The factor by which the what-if multiplies durations."""
         try:
             return float(self.said["factor"])
         except ValueError:
@@ -129,17 +131,21 @@ class Question(Struct, frozen=True):
             raise UsageError(f"--what-if x{text}: give a factor, as in x0.5") from None
 
     def find_calls(self, name: str, what: str = "call") -> list[int]:
-        """Return the values of the calls whose names match the name or pattern in the words."""
+        """Return the numbers of the calls whose names match the words. name: the part of the
+        sentence with the name or pattern. what: noun for the error message.
+        """
         return _find_named(self.said[name], self.replay.job.calls, what)
 
     def work_as_others(self) -> Changes:
-        """Return changes in which ranks, or the ranks of a host, do their work as others do."""
+        """Return changes in which the named ranks, or the ranks of a host, take as long for their
+        work as the others.
+        """
         suspect = Suspect(0.0, self.said["work"], self.find_workers("work") or ())
         return do_as_others(self.replay, suspect)
 
     def hand_off(self) -> Changes:
-        """Return changes in which ranks take no time, or no longer than usual, while others wait
-        for them.
+        """Return changes in which the named ranks take no time, or no longer than usual, while
+        others wait for their results.
         """
         kind = _HANDOFFS[self.said["handoffs"]]
         return do_as_others(self.replay, Suspect(0.0, kind, self.processes or ()))
@@ -164,26 +170,28 @@ class Question(Struct, frozen=True):
         return [change for link in links for change in do_as_others(self.replay, link)]
 
     def scale_work(self) -> Changes:
-        """Return changes in which some work takes this fraction of its time."""
+        """Return changes in which the named work takes the given fraction of its time."""
         kinds = _SCALED[self.said["scaled"]]
         return self.replay.scale(kinds, self.factor, processes=self.find_workers("scaled"))
 
     def scale_kernels(self) -> Changes:
-        """Return changes in which kernels with this name take this fraction of their time."""
+        """Return changes in which kernels with the named label take the given fraction of their
+        time.
+        """
         found = _find_named(f"*{self.said['kernel']}*", self.names.kernels, "kernel")
         return self.replay.scale(GPU, self.factor, keys=found)
 
     def balance(self) -> Changes:
-        """Return changes in which work is divided equally."""
+        """Return changes in which the named work is divided equally among the ranks."""
         return self.replay.balance(KINDS[self.said["balanced"]])
 
     def change_job(self) -> Changes:
-        """Return one of the changes to the whole job."""
+        """Return the named change to the whole job, such as one without launches."""
         make = dict(JOB_CHANGES.values())[self.said["whole"]]
         return make(self.replay)
 
     def remove_pauses(self) -> Changes:
-        """Return changes in which there is no time between two calls."""
+        """Return changes in which no time passes between the two named calls."""
         places = make_place(*np.meshgrid(self.find_calls("before"), self.find_calls("after")))
         return self.replay.scale((Kind.GAP,), keys=places.ravel())
 
@@ -243,7 +251,9 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def parse_what_ifs(texts: Sequence[str]) -> list[re.Match[str]]:
-    """Parse the changes requested in texts. Raise UsageError for unknown wording."""
+    """Split texts into single what-if changes and parse each. Return the matches of their patterns.
+    Raise UsageError for unknown wording.
+    """
     parts = [" ".join(part.split()) for text in texts for part in text.split(";")]
     return [_parse_change(part) for part in parts if part]
 
@@ -258,9 +268,11 @@ def _parse_change(text: str) -> re.Match[str]:
 
 
 def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names) -> pl.DataFrame:
-    """Replay changes, each with those before it. Return a row for each: `what_if`, `gain_share`
-    (additional savings as a share of the recorded time), `duration_ns` (predicted). Raise
-    UsageError for unknown names.
+    """Replay requested changes, each together with those before it. Return a row for each:
+    `what_if` (text), `gain_share` (additional savings as a share of the recorded time),
+    `duration_ns` (predicted).
+
+    asked: from :func:`parse_what_ifs`. Raise UsageError for unknown names.
     """
     rows, left = [("as recorded", 0.0, replay.span)], 1.0
     for one in asked:
@@ -283,7 +295,9 @@ def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
 
 
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:
-    """Return the text of a what-if for a cause, or ""."""
+    """Return the text that asks for the change of a cause as a what-if; "" if no text can ask for
+    it.
+    """
     if suspect := cause.suspect:
         if suspect.host and suspect.is_link:
             link = next(name for name, kinds in _LINKS.items() if kinds == (suspect.kind,))

@@ -71,7 +71,9 @@ KINDS = {"gpu": GPU, "host": HOST, "copies": COPIES}
 
 
 class Suspect(Struct, frozen=True):
-    """A set of processes, and the savings if some of their work were like the others'."""
+    """Processes that may be slow: a set of them, and what would be saved if some of their work were
+    like the others'.
+    """
 
     #: Share of the span that is gained.
     gain: float
@@ -90,12 +92,14 @@ class Suspect(Struct, frozen=True):
 
     @property
     def is_link(self) -> bool:
-        """Return True if the suspect is a link of the processes, not their work."""
+        """Return True if the suspect is the network or NVLink connection of the processes, not
+        their work.
+        """
         return self.kind in (LINK_WITHIN, LINK_TO_OTHERS, LINK_OF)
 
     @property
     def is_pair(self) -> bool:
-        """Return True if the suspect is the link between two processes."""
+        """Return True if the suspect is the connection between two processes."""
         return self.kind == LINK_OF and len(self.processes) == 2
 
     @property
@@ -105,13 +109,15 @@ class Suspect(Struct, frozen=True):
 
     @property
     def least(self) -> float:
-        """Return the savings (share) from which it may be a culprit."""
+        """The smallest savings (share of the span) with which this suspect may be named as a
+        culprit.
+        """
         return LEAST_CERTAIN if self.ratio else LEAST_GAIN
 
 
 def list_suspects(replay: Replay) -> list[Suspect]:
-    """Return sets of processes, sorted by their savings if they worked like the others, the largest
-    first.
+    """Return sets of processes with what would be saved if they worked like the others, the largest
+    savings first.
     """
     if len(replay.processes) < 2:
         return []
@@ -164,8 +170,8 @@ def _list_handoffs(replay: Replay) -> Iterator[Suspect]:
 
 
 def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
-    """Return changes in which processes do their work as the others do, or the links of a host are
-    as fast as the others.
+    """Return changes in which a suspect is like the others: its processes do their work, or the
+    links of its host transfer data, as fast.
     """
     kind, host, processes = suspect.kind, suspect.host, suspect.processes
     if suspect.hands_off:
@@ -190,8 +196,8 @@ def do_as_others(replay: Replay, suspect: Suspect) -> Changes:
 
 
 def choose_culprit(replay: Replay, suspects: list[Suspect]) -> Suspect | None:
-    """Return the smallest set with nearly the largest savings; None unless exactly one set has
-    them.
+    """Return the smallest suspect with nearly the largest savings; None unless exactly one suspect
+    has them.
     """
     suspects = [one for one in suspects if one.gain >= one.least and _stands_out(replay, one)]
     certain = next((one for one in suspects if one.ratio), None)
@@ -274,8 +280,8 @@ def _stands_out(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
-    """Return True if each process takes longer than all others ever do, in more parts of the time
-    than chance explains, or by far, as a throttled GPU does.
+    """Return True if each process of a suspect is slower than all others at least for a while, as a
+    throttled GPU is: in more parts of the time than chance explains, or by far.
     """
     table = replay.tabulate(KINDS[suspect.kind])
     sums, own = table.excess.sums, table.find_columns(suspect.processes)
@@ -290,8 +296,8 @@ def is_long_for_a_while(replay: Replay, suspect: Suspect) -> bool:
 
 
 def is_far_beyond(replay: Replay, suspect: Suspect) -> bool:
-    """Return True if some work of each process, in the same part of the time, exceeds the usual
-    time so much that chance, such as random pauses of all processes, is excluded.
+    """Return True if some work of each process of a suspect, in the same part of the time, takes so
+    much longer than usual that it is no chance, such as random pauses of all processes.
     """
     table = replay.tabulate(KINDS[suspect.kind])
     excess, own = table.excess, table.find_columns(suspect.processes)
@@ -385,8 +391,9 @@ def _list_work(replay: Replay) -> Iterator[Suspect]:
 
 
 def is_awaited(replay: Replay, suspect: Suspect) -> bool:
-    """Return True if other processes communicate with these, or if this is unknown. Replicas that
-    serve different requests do not communicate; they need not be equal, and their hosts wait.
+    """Return True if other processes communicate with the processes of a suspect, or if this is
+    unknown. Replicas that serve different requests do not communicate; they need not be equal, and
+    their hosts wait.
     """
     if suspect.hands_off:
         return True
@@ -399,8 +406,8 @@ def is_awaited(replay: Replay, suspect: Suspect) -> bool:
 
 
 def list_sets(replay: Replay, processes: np.ndarray) -> dict[tuple[int, ...], str]:
-    """Return sets of processes that may share a cause -> name (of a host, otherwise ""). Sets are
-    hosts, members of communicators, and blocks of equal size.
+    """Return sets of processes that may be slow for one reason, as processes -> name of their host
+    ("" if they are not a host). Sets are hosts, members of communicators, and blocks of equal size.
     """
     hosts, known = group_by_host(replay), {*processes.tolist()}
     sets: dict[tuple[int, ...], str] = {
@@ -427,8 +434,9 @@ def group_by_host(replay: Replay) -> dict[str, tuple[int, ...]]:
 
 def list_slow_processes(replay: Replay, kind: str) -> Iterator[Suspect]:
     """Yield processes, and sets of them, that are slower than the others in nearly everything they
-    do, without savings yet. They are compared by the median durations of each kernel, or at each
-    place, however their work is numbered.
+    do; their savings are not computed yet (0). They are compared by the median durations of each
+    kernel, or between two calls, however their work is numbered. kind: of suspects, such as `gpu`
+    or `host`.
     """
     table = replay.tabulate(KINDS[kind])
     usual, total, _ = table.by_key

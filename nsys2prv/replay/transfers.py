@@ -66,7 +66,9 @@ _KERNELS: dict[str, Any] = {
 
 
 class Beside(Struct, frozen=True):
-    """Kernels that overlap NCCL kernels."""
+    """Kernels that run at the same time as NCCL kernels, and how much faster they are without
+    these.
+    """
 
     #: Their edges, and the duration of each alone, and without concurrent data transfers (ns).
     edges: np.ndarray
@@ -132,7 +134,9 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
 
 
 def find_beside(replay: Replay) -> Beside:
-    """Return the kernels that overlap NCCL in the span. They are measured once."""
+    """Find the kernels that run at the same time as NCCL kernels in the span. The result is
+    computed once.
+    """
     found: Beside = replay.remember("beside", lambda: _measure_beside(replay))
     return found
 
@@ -232,7 +236,7 @@ def transfer_at_once(replay: Replay) -> Changes:
 
 
 def run_alone(replay: Replay) -> Changes:
-    """Return changes in which kernels that overlap NCCL take as long as alone."""
+    """Return changes in which kernels that overlap NCCL take as long as they do without it."""
     beside = find_beside(replay)
     return [(beside.edges, beside.alone)]
 
@@ -377,8 +381,8 @@ def _list_messages(replay: Replay) -> pl.DataFrame:
 
 
 def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
-    """Return changes in which processes take no longer before each hand-off at a place than before
-    the quickest ones there.
+    """Return changes in which processes take no longer before each hand-off of results than before
+    the quickest hand-offs between the same calls.
     """
     work = _compare_with_quick(replay, processes).filter(pl.col("lasts") > pl.col("quick"))
     rows, lasts = work["edge"].to_numpy(), work["quick"].cast(pl.Int64).to_numpy()
@@ -386,8 +390,8 @@ def hand_off_as_usual(replay: Replay, processes: Sequence[int]) -> Changes:
 
 
 def is_late_at_times(replay: Replay, processes: Sequence[int]) -> bool:
-    """Return True if most of the time beyond the quickest hand-offs is in a few hand-offs that take
-    much longer.
+    """Return True if processes lose time in a few hand-offs that take much longer than the
+    quickest, rather than in all of them.
     """
     more = pl.col("lasts") - pl.col("quick")
     is_much = pl.col("lasts") > MUCH_LONGER * pl.col("quick")

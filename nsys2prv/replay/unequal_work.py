@@ -30,7 +30,7 @@ class OwnWork(Struct, frozen=True):
 
 
 def find_own_work(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[OwnWork]:
-    """Yield the work of some kinds that only a minority of the processes has, grouped by these
+    """Yield the work of some kinds that only a minority of the processes does, grouped by these
     processes.
     """
     table = replay.tabulate(kinds)
@@ -80,7 +80,9 @@ def _is_at_edge(replay: Replay, table: WorkTable, key: int, column: int) -> bool
 
 
 def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, ...]) -> OwnWork:
-    """Return the work that only these processes have."""
+    """Return the work of some kinds that only these processes do, or that they do more often than
+    the others.
+    """
     table = replay.tabulate(kinds)
     wanted = table.mask_processes(processes)
     same = (one for one in find_own_work(replay, kinds) if (one.columns == wanted).all())
@@ -90,7 +92,9 @@ def find_work_of(replay: Replay, kinds: tuple[Kind, ...], processes: tuple[int, 
 
 
 def list_owners(replay: Replay, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield sets of processes with enough work of their own to save time."""
+    """Yield sets of processes that do enough work of their own for savings: without it, the job
+    would be shorter.
+    """
     table = replay.tabulate(kinds)
     whole = table.by_key[1].sum(axis=0)
     for own in find_own_work(replay, kinds):
@@ -113,8 +117,8 @@ def leave_out(
     processes: tuple[int, ...],
     is_needed: bool = True,
 ) -> Changes:
-    """Return changes without the work that only these processes do. Kernels of a pipeline stage are
-    usually needed; the stages then share them equally.
+    """Return changes without the work that only these processes do. is_needed: kernels of a
+    pipeline stage are usually needed; the stages then share them equally.
     """
     own, table = find_work_of(replay, kinds, processes), replay.tabulate(kinds)
     kept = _find_share_of_stage(replay, kinds, processes) if is_needed else 0.0
@@ -166,8 +170,8 @@ def _do_more(replay: Replay, kinds: tuple[Kind, ...], columns: np.ndarray, more:
 
 
 def mask_waiting(replay: Replay) -> np.ndarray:
-    """Return a mask of the keys of graphs traced as a whole in which ranks may wait for each other,
-    so that all last as long as the slowest. Some of these graphs communicate.
+    """Return a mask of the keys of CUDA graphs, traced as a whole, in which ranks may wait for each
+    other, so that all last as long as the slowest. Some of these graphs communicate.
     """
     table, edges = replay.tabulate(GPU), replay.edges
     firsts = table.edges[table.first[:-1]]
@@ -180,9 +184,9 @@ def mask_waiting(replay: Replay) -> np.ndarray:
 
 
 def find_longer_lines(replay: Replay, processes: tuple[int, ...]) -> np.ndarray | None:
-    """Return a mask of the lines in the kernel table in which processes take longer than others.
-    Return None if this is so in nearly all lines: the processes are then slow, and do not have more
-    work.
+    """Return a mask of the repetitions of kernels (lines of the work table) in which these
+    processes take longer than others. Return None if they do in nearly all lines: they are then
+    slow, and do not have more work.
     """
     found = replay.tabulate(GPU).longer
     if processes not in found:

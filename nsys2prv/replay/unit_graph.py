@@ -70,7 +70,9 @@ Events = dict[str, np.ndarray]
 
 
 class UnitGraph(Struct):
-    """Nodes and dependencies of one unit, and its events for the job's graph."""
+    """The dependency graph of one unit (threads that share a report or GPU), and its events that
+    connect it with other units.
+    """
 
     #: Nodes, and edges between their moments.
     columns: Columns
@@ -89,12 +91,16 @@ class UnitGraph(Struct):
 
 
 def make_place(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the number of the place between calls with two names."""
+    """Return a number for each place in the program between two calls. before, after: numbers of
+    the calls' names.
+    """
     return -1 - (before * PLACE + after)
 
 
 def split_place(place: int) -> tuple[int, int]:
-    """Return the names of the calls before and after a place, as numbers."""
+    """Return the numbers of the names of the calls before and after a place (see
+    :func:`make_place`).
+    """
     before, after = divmod(-1 - place, PLACE)
     return before, after
 
@@ -107,7 +113,9 @@ def classify_size(size: np.ndarray) -> np.ndarray:
 def build_unit_graph(
     reader: EventReader, unit: int, labels: Mapping[int, str], handoffs: pl.DataFrame
 ) -> UnitGraph:
-    """Return the graph of a unit. labels: value -> label of calls. handoffs: of all units."""
+    """Build the dependency graph of a unit from its events. labels: name of calls (number) ->
+    label. handoffs: between processes, of all units.
+    """
     calls, launches = read_calls(reader, unit, handoffs)
     operations = read_operations(reader, unit, calls, launches)
     del launches
@@ -229,23 +237,25 @@ def mark_clear(columns: Columns, lasts: Durations, processes: np.ndarray) -> pl.
 def make_core_graph(
     columns: Columns, kinds: np.ndarray, joined: int, channels: np.ndarray
 ) -> object:
-    """Return the graph for the compiled functions. kinds: of edges, and of nodes' work. joined:
-    first edge that connects units. channels: of these edges.
+    """Return a graph in the form of the compiled functions. kinds: of edges, then of nodes' work.
+    joined: first edge that connects units. channels: of the edges from there on.
     """
     target, source, name = map(columns.view, ("target", "source", "name"))
     return core.make_graph(target, source, kinds, joined, name, channels)
 
 
 def list_cases(rows: np.ndarray, columns: Columns, time: Times) -> pl.DataFrame:
-    """Return `group` and `gap` (ns) of edges."""
+    """Return a frame of edges whose typical duration is to be estimated: `group` (number) and `gap`
+    (ns between source and target). rows: numbers of the edges.
+    """
     gap = time.nodes[columns.view("target")[rows]] - time[columns.view("source")[rows]]
     return pl.DataFrame({"group": FIRST_GROUP - columns.view("typical")[rows], "gap": gap})
 
 
 def estimate_usual(groups: pl.DataFrame, columns: Columns, time: Times) -> np.ndarray:
-    """Return the typical weight of each group (ns): the median of its clear cases; for launches and
-    returns, by the name of the call. If there are few, use this name on all processes, then the
-    kind on this process, then the kind.
+    """Return the typical duration of each group of latencies (ns): the median of its clear cases;
+    for launches and returns, by the name of the call. If there are few cases, use this name on all
+    processes, then the kind on this process, then the kind.
     """
     kinds, typical, marks = map(columns.view, ("kind", "typical", "marks"))
     groups = groups.with_row_index("group").with_columns(pl.col("group").cast(pl.Int32))
@@ -283,7 +293,8 @@ def finish_graph(
     groups: pl.DataFrame,
     bounds: Sequence[int],
 ) -> Graph:
-    """Return the graph: plan its replay and assign weights to its edges. The columns are reused.
+    """Make a graph from its columns, which are reused: plan its replay and give its edges
+    durations.
 
     long: nodes with LONG work, and its duration (ns). channels, sizes: of the edges that connect
     units. groups: of latencies, from :func:`mark_clear`. bounds: the first node of each unit, then
@@ -375,8 +386,12 @@ def _list_messages() -> frozenset[int]:
 def join_lines(
     edges: np.ndarray, first: np.ndarray, turn: np.ndarray, counts: np.ndarray, group: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a work table in which each process's work at a key is moved to the key of its group:
-    edges, first line of each remaining key and end of the last, and the remaining keys.
+    """Move the work of each process at a key of a work table to the key of its group. Return three
+    arrays: edges (repetition, process), the first line of each remaining key with the end of the
+    last, and the indices of the remaining keys.
+
+    first: first line of each key. turn: number of each line within its key. counts: repetitions by
+    key and process. group: from :func:`group_places`.
     """
     most = np.zeros(len(group), np.int64)
     np.maximum.at(most, group, counts)

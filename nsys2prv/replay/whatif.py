@@ -69,7 +69,9 @@ _KEPT = (
 
 
 class Excess(Struct, frozen=True):
-    """Excess time of each process's work over the usual time (ns), one value per process."""
+    """Time by which each process takes longer than usual for the same work (ns), one value per
+    process.
+    """
 
     #: On average, and the square of the standard error of that, also where all work in a part of the time is
     #: longer for one reason.
@@ -83,7 +85,9 @@ class Excess(Struct, frozen=True):
 
 
 class WorkTable(Struct, frozen=True, dict=True):
-    """Table of work of some kinds: a line per repetition of each key, a column per process."""
+    """Comparable work of several processes: a line for each repetition of some work (key), a column
+    for each process.
+    """
 
     #: Edge of the work, by repetition and process, -1 for a process without it (int32).
     edges: np.ndarray
@@ -98,11 +102,11 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def usual(self) -> np.ndarray:
-        """The median of each line (ns)."""
+        """The median over all processes in each line (ns)."""
         return self.find_medians(self.mask_columns(slice(None)))
 
     def mask_columns(self, columns: np.ndarray | slice) -> np.ndarray:
-        """Return a mask of these columns."""
+        """Return a mask of the columns with these indices. columns: indices or a slice."""
         mask = np.zeros(self.edges.shape[1], bool)
         mask[columns] = True
         return mask
@@ -116,15 +120,15 @@ class WorkTable(Struct, frozen=True, dict=True):
         return self.mask_columns(self.find_columns(processes))
 
     def find_medians(self, columns: np.ndarray) -> np.ndarray:
-        """Return the median over some columns (a mask) in each line (ns), or NaN."""
+        """Return the median duration in each line over some columns (a mask) (ns), or NaN."""
         found = np.empty(len(self.edges))
         core.find_medians(self.edges, columns, self.weight.columns, found)
         return found
 
     def share(self, takers: np.ndarray, givers: np.ndarray, is_mean: bool = False) -> Changes:
-        """Return changes in which some columns (`takers`) do their work in the time of others
-        (`givers`; both masks): their median, or the mean. Work that no giver does is shortened by
-        the same ratio.
+        """Return changes in which some processes (`takers`) do their work in the time that others
+        (`givers`) take: their median or, with is_mean, their mean. Both are masks of columns. Work
+        that no giver does is shortened by the same ratio.
         """
         room = len(self.edges) * np.count_nonzero(takers)
         edges, new = np.empty(room, np.int32), np.empty(room, np.int64)
@@ -149,14 +153,16 @@ class WorkTable(Struct, frozen=True, dict=True):
         return (counts[:, columns] <= MORE_OFTEN * few[:, None] + 1).all(axis=1)
 
     def measure(self, column: int, lines: slice = slice(None)) -> np.ndarray:
-        """Return the durations of a column in some lines (ns); -1 where the process does not have
+        """Return the durations of one column in some lines (ns); -1 where its process does not have
         the work.
         """
         edges = np.ascontiguousarray(self.edges[lines, column])
         return np.where(edges >= 0, self.weight[np.maximum(edges, 0)], -1)
 
     def list_edges(self, key: int, columns: np.ndarray | int) -> np.ndarray:
-        """Return the edges of a key by repetition, in one column, or in several (a mask)."""
+        """Return the edges (int32) of the work with this index in `keys`, by repetition. columns:
+        one column, or a mask of several.
+        """
         edges = self.edges[self.first[key] : self.first[key + 1], columns]
         return np.ascontiguousarray(edges[edges >= 0])
 
@@ -167,13 +173,17 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def part(self) -> np.ndarray:
-        """Return for each line the part of the time that it is in, below PARTS."""
+        """Return the number of the time part that each line is in (uint8, below PARTS): the
+        repetitions of a key are divided into equal parts.
+        """
         counts = np.diff(self.first)
         return (self.turn * PARTS // np.repeat(counts, counts)).astype(np.uint8)
 
     @cached_property
     def total_excess(self) -> np.ndarray:
-        """Excess time of all work of each process over the usual (ns)."""
+        """Time by which all work of each process takes longer than usual (ns), one value per
+        process.
+        """
         columns = self.edges.shape[1]
         total = np.zeros(columns)
         for part in split_rows(len(self.edges), columns):
@@ -186,7 +196,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def excess(self) -> Excess:
-        """Excess time of each process's work over the usual time."""
+        """Time by which the work of each process takes longer than usual, with its variation."""
         columns = self.edges.shape[1]
         mean, error = np.zeros((2, columns))
         sums, longest = np.zeros((2, columns, PARTS))
@@ -257,7 +267,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         )
 
     def keep(self, is_kept: np.ndarray) -> WorkTable:
-        """Return the table with only the keys in a mask."""
+        """Return the table with only some keys. is_kept: mask of the keys."""
         counts = np.diff(self.first)
         first = np.cumsum([0, *counts[is_kept]])
         edges = self.edges[np.repeat(is_kept, counts)]
@@ -265,8 +275,8 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_key(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Median time (ns, or NaN), total time (ns) and number of repetitions for each key and
-        process, shape (keys, processes).
+        """Three arrays of shape (keys, processes): median time (ns, or NaN), total time (ns), and
+        number of repetitions.
         """
         shape = len(self.keys), self.edges.shape[1]
         medians, (totals, counts) = np.empty(shape), np.empty((2, *shape), np.int64)
@@ -277,7 +287,9 @@ class WorkTable(Struct, frozen=True, dict=True):
 def make_work_table(
     graph: Graph, rows: np.ndarray, processes: np.ndarray, weight: Durations
 ) -> WorkTable:
-    """Return the work table of some edges and processes. weight: durations of edges."""
+    """Arrange the work of some processes in a table in which repetitions can be compared. rows:
+    edges with the work. weight: durations of edges.
+    """
     count = len(processes)
     # Of each process, and last of meetings.
     column = np.full(graph.processes.max(initial=0) + 2, -1, np.int32)
@@ -290,7 +302,7 @@ def make_work_table(
 
 
 class KernelFacts(Struct, frozen=True):
-    """Facts about kernels and memory, by event value."""
+    """Known facts about kernels and memory in a job; kernels are given by their event values."""
 
     #: Kernels that are GEMMs without Tensor Cores, and processes whose GPUs have some.
     products: tuple[Collection[int], Collection[int]] = ((), ())
@@ -309,7 +321,7 @@ class KernelFacts(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True, dict=True):
-    """What-ifs of a job within a time span."""
+    """Computes what a job would take with changed durations, within a time span."""
 
     #: The graph.
     job: JobGraph
@@ -341,8 +353,8 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Mask of the moments of each node in the span. Calls that only test for completion do not
-        count.
+        """For each node, as bits, which of its moments in the span count. Calls that only test for
+        completion do not.
         """
         counts = self.graph.count_moments(self.begin, self.end)
         counts[self.job.idle_nodes] = 0
@@ -350,7 +362,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def processes(self) -> np.ndarray:
-        """Processes with work, sorted."""
+        """Numbers of the processes with work, sorted."""
         graph = self.graph
         is_there = np.zeros(len(graph.processes), bool)
         is_there[graph.row] = True
@@ -380,16 +392,16 @@ class Replay(Struct, frozen=True, dict=True):
         return_freed_memory()
 
     def run(self, changes: Changes, weight: Durations | None = None) -> tuple[Times, int]:
-        """Return the times of all moments with these changes in addition to those applied, and the
-        new end of the span (ns). The times are valid until the next what-if. weight: durations, if
-        already computed.
+        """Replay the job with these changes, in addition to those applied. Return the times of all
+        moments, and the new end of the span (ns). The times are valid until the next what-if.
+        weight: the changed durations, if already computed.
         """
         weight = self.apply(changes) if weight is None else weight
         times, last = self.graph.run(weight, self.counts, self._scratch)
         return times, max(last, self.begin)
 
     def apply(self, changes: Changes) -> Durations:
-        """Return the durations with these changes, in addition to those applied."""
+        """Return the durations of all edges with these changes, in addition to those applied."""
         return self.graph.weight.change(self._keep([*self.done, *changes]))
 
     def _keep(self, changes: Changes) -> Changes:
@@ -422,8 +434,8 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def before(self) -> tuple[int, np.ndarray, int]:
-        """End of the span after the changes so far, its critical path, and the length of the path
-        (ns).
+        """Three values of a replay with the changes applied so far: the end of the span (ns), the
+        edges of the critical path, and the length of this path (ns).
         """
         times, end = self.run([])
         path = self.graph.trace_path(self.counts, self.begin, times)
@@ -460,7 +472,7 @@ class Replay(Struct, frozen=True, dict=True):
         longest: int = LONG,
     ) -> np.ndarray:
         """Return the edges of some kinds in the span. keys, processes: only edges with one of
-        these. longest: only shorter edges (ns), LONG for any.
+        these; None for all. longest: only edges shorter than this (ns), LONG for any.
         """
         rows = [self._rows[kind] for kind in kinds]
         if longest < LONG or keys is not None or processes is not None:
@@ -469,15 +481,16 @@ class Replay(Struct, frozen=True, dict=True):
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def list_work(self, edges: np.ndarray) -> pl.DataFrame:
-        """Return edges as a frame: edge, lasts (ns), kind, key, process."""
+        """Return a frame about these edges: `edge`, `lasts` (ns), `kind`, `key`, `process`."""
         columns = {name: getattr(self.edges, name)[edges] for name in ("kind", "key", "process")}
         return pl.DataFrame({"edge": edges, "lasts": self.graph.weight[edges], **columns})
 
     def sum_work(
         self, edges: np.ndarray, *by: str, lasts: np.ndarray | None = None
     ) -> pl.DataFrame:
-        """Sum edges by these columns. Return `lasts` (ns; by default from their weights) and
-        `count`, the longest first; with equal time, the lowest values first.
+        """Sum the durations of edges by some columns of :meth:`list_work`. Return these, `lasts`
+        (ns; by default from the recording) and `count`, the longest first; with equal time, the
+        lowest values first.
         """
         graph, parts = self.graph, []
         for part in split_rows(len(edges)):
@@ -488,7 +501,7 @@ class Replay(Struct, frozen=True, dict=True):
         return sum_lasts(pl.concat(parts), *by)
 
     def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges that get shorter, and by how much (ns)."""
+        """Return two arrays: the edges that these changes shorten, and by how much (ns)."""
         weight, parts = self.weight, []
         for edges, new in self._keep(changes):
             for part in split_rows(len(edges)):
@@ -501,7 +514,7 @@ class Replay(Struct, frozen=True, dict=True):
         return edges, saved
 
     def find_first_calls(self, names: Collection[int]) -> np.ndarray:
-        """Return the edges of the first call with each of these names in each process."""
+        """Return the edges of the first call with each of these names (numbers) in each process."""
         edges = self.edges
         calls = self.graph.select((Kind.CALL,), *ALWAYS)[Kind.CALL]
         calls = self.graph.choose(calls, keys=names)
@@ -522,7 +535,9 @@ class Replay(Struct, frozen=True, dict=True):
         return {}
 
     def remember(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return a result that changes do not affect, measured only once per name."""
+        """Return `measure()`, which is computed only once for each name. The result must not depend
+        on changes.
+        """
         if name not in self.measured:
             self.measured[name] = measure()
         return self.measured[name]
@@ -538,7 +553,9 @@ class Replay(Struct, frozen=True, dict=True):
         return self.processes[np.isin(self.processes, [*workers])]
 
     def tabulate(self, kinds: tuple[Kind, ...]) -> WorkTable:
-        """Return the work table of some kinds."""
+        """Return the work of some kinds as a table that compares processes. The table is computed
+        once.
+        """
         if kinds not in self.tables:
             work = self._select_work(kinds)
             if Kind.GAP in kinds and HANDOFF not in self.job.calls:
@@ -638,9 +655,9 @@ class Replay(Struct, frozen=True, dict=True):
         return (self.edges.kind[edges] == Kind.GAP) & (places % PLACE == call)
 
     def do_as_others(self, kinds: tuple[Kind, ...], processes: Sequence[int]) -> Changes:
-        """Return changes in which processes do their work like the others: in the median time of
-        those that did the same, for each repetition. Work that no other process did is shortened by
-        the same ratio.
+        """Return changes in which processes take as long for their work as the others: for each
+        repetition, the median of those that did the same. Work that no other process did is
+        shortened by the same ratio.
         """
         table = self.tabulate(kinds)
         members = table.mask_processes(processes)
@@ -725,8 +742,8 @@ class Replay(Struct, frozen=True, dict=True):
         return replace(table, weight=self.apply([])).share(every, every, is_mean=True)
 
     def compare_kernels(self, processes: Sequence[int]) -> Changes:
-        """Return changes in which processes run their kernels as the others do, if these have about
-        as many.
+        """Return changes in which processes take as long for each kernel as the others, if these
+        run it about as often.
         """
         table = self.tabulate(GPU)
         own = table.mask_processes(processes)
@@ -779,8 +796,8 @@ class Replay(Struct, frozen=True, dict=True):
         return rows, self.edges.key[rows], self.graph.weight[rows], number
 
     def find_shared_links(self, channels: Collection[int] | None = None) -> np.ndarray:
-        """Return the edges of transfers on host links that several messages share. channels: only
-        these channels.
+        """Return the edges of transfers between hosts during which several messages share a link.
+        channels: only transfers on these; None for all.
         """
         rows = self.select((Kind.NCCL,), channels)
         # Of transfers whose members are not known no size is, either.
@@ -841,8 +858,8 @@ class Replay(Struct, frozen=True, dict=True):
         ]
 
     def remove_place(self, kind: Kind, key: int) -> Changes:
-        """Return changes in which one call, or the time between two calls, takes no time. The call
-        also waits for nothing.
+        """Return changes in which one call (kind CALL), or the time between two calls (GAP), takes
+        no time. The call also waits for nothing. key: number of its name or place.
         """
         return self.remove_calls([key]) if kind == Kind.CALL else self.scale((kind,), keys=[key])
 
@@ -864,9 +881,7 @@ class Replay(Struct, frozen=True, dict=True):
         return float(lasts.sum()) / max(self.span, 1)
 
     def measure_unexplained(self) -> float:
-        """Return the share of the span in which nothing recorded explains why the critical path
-        waits.
-        """
+        """Return the share of the span for which the critical path waits without a recorded reason."""
         edges, graph = self.edges, self.graph
         latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
         latencies = latencies[edges.kind[latencies] != Kind.MEET]
@@ -876,9 +891,11 @@ class Replay(Struct, frozen=True, dict=True):
         return float(excess) / max(self.span, 1)
 
     def find_returns(self, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return for each edge the end of the call at whose start it starts (ns), but not later
-        than its own end. This applies to launches of work that starts within its call; for other
-        edges, return their starts.
+        """Return for each launch the time at which its call ends (ns), but not later than the start
+        of the work. For edges that are not launches of work starting within its call, return their
+        starts.
+
+        rows: numbers of edges. begins, ends: their times (ns).
         """
         edges, graph, returns = self.edges, self.graph, begins.copy()
         within = np.flatnonzero((edges.kind[rows] == Kind.LAUNCH) & (edges.key[rows] % 2 == 0))
@@ -897,8 +914,9 @@ class Replay(Struct, frozen=True, dict=True):
 
 
 def sum_lasts(work: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Sum work by these columns. Return `lasts` (ns) and `count`, the longest first; with equal
-    time, the lowest values first. work: with the columns `lasts` and `count`.
+    """Sum `lasts` and `count` of some work by the columns `by`. Return the sums, the longest first;
+    with equal time, the lowest values first. work: frame with `lasts` (ns), `count` and these
+    columns.
     """
     sums = work.group_by(by).agg(pl.col("lasts", "count").sum())
     return sums.sort(-pl.col("lasts"), *by)

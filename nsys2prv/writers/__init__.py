@@ -65,7 +65,7 @@ class TraceContent(Struct, frozen=True):
 
 
 class WindowBytes(NamedTuple):
-    """Bytes of a window in the trace file."""
+    """The bytes of a time window of the trace, with the number of its lines and of dropped samples."""
 
     #: Its bytes, in pieces.
     pieces: Iterable[np.ndarray | bytes]
@@ -76,8 +76,8 @@ class WindowBytes(NamedTuple):
 
 
 class Writer(Protocol):
-    """Writer of traces in one format. It is pickled after `begin`, so its fields are limited to
-    what windows need.
+    """Writes traces in one format. It is pickled after `begin`, so its fields are limited to what
+    windows need.
     """
 
     #: True if lines of launches are written by default.
@@ -91,7 +91,7 @@ class Writer(Protocol):
     opening: ClassVar[str]
 
     def begin(self, content: TraceContent) -> bytes:
-        """Take from the content what `window` needs; return the first bytes of the file."""
+        """Prepare for writing windows; return the first bytes of the file."""
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
         """Return the bytes of a window. Windows are written in time order. number: of the window,
@@ -99,4 +99,4 @@ class Writer(Protocol):
         """
 
     def end(self, content: TraceContent, trace: Path) -> None:
-        """Write the files beside the trace."""
+        """Write the files beside the trace, such as those with names. trace: path of the trace."""

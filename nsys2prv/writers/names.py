@@ -38,7 +38,7 @@ TEXTS = {"text": pl.String, "short": pl.String}
 
 
 class NameValues(Struct):
-    """Values of the names in one name set."""
+    """Numbers (values) for the names of one name set, with their labels."""
 
     #: Frame of `value` and (safe) `label`.
     labels: pl.DataFrame = NO_LABELS
@@ -48,7 +48,7 @@ class NameValues(Struct):
     domains: dict[str, pl.DataFrame] = {}
 
     def select_labels(self, domain: str) -> pl.DataFrame:
-        """Return the labels of values used in one NVTX domain."""
+        """Return the values and labels that are used in one NVTX domain, as a frame."""
         values = self.domains.get(domain)
         if values is None:
             return self.labels.clear()
@@ -60,10 +60,11 @@ class NameValues(Struct):
 def assign_values(
     sets: Mapping[str, NameSet], results: Sequence[TaskResult], labellers: Mapping[str, Labeller]
 ) -> dict[str, NameValues]:
-    """Assign a value to every name found.
+    """Give every name found in the reports a number (value). Return name set -> its values.
 
     Known names have the catalogue's value. Others are numbered in alphabetical order from the first
-    value of their set. Sets that share a range of values do not overlap.
+    value of their set. Sets that share a range of values do not overlap. labellers: name set ->
+    function that makes labels.
     """
     result: dict[str, NameValues] = {}
     following: dict[str, int] = {}
@@ -90,8 +91,8 @@ def assign_values(
 
 
 def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
-    """Return short, distinctive kernel names. The functor is included if the short name alone is
-    useless.
+    """Return short, distinctive labels of kernels. The functor is included if the short name alone
+    is useless. texts: demangled names. shorts: short names from the report.
     """
     return make_labels_unique(list(map(make_kernel_label, texts, shorts)), texts)
 
@@ -178,8 +179,8 @@ def clean_label(text: str) -> str:
 
 
 def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels as single lines of valid text. None is empty, too long, in brackets or
-    repeated.
+    """Return labels that Paraver's files can hold: single lines of valid text. None is empty, too
+    long, in brackets or repeated. labels: frame of value and label.
     """
     checked = labels.select(
         odd=pl.col("label").str.contains(rf"{CONTROL_PATTERN}|^\s|\s$|^\[|^\(\)$|^$")

@@ -80,7 +80,7 @@ class TraceRow(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """A task of the application."""
+    """A task of the application: a process, or a device of a host, with its rows."""
 
     #: Name of its row.
     name: str
@@ -93,7 +93,9 @@ class Task(Struct, frozen=True):
 
 
 class ObjectTree(Struct, frozen=True, dict=True):
-    """All objects. Threads are numbered from 0 over all tasks in order."""
+    """All nodes, tasks and threads (rows) of a trace. Threads are numbered from 0 over all tasks in
+    order.
+    """
 
     #: Names of the nodes.
     nodes: tuple[str, ...]
@@ -120,7 +122,9 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @cached_property
     def cpus_per_node(self) -> list[int]:
-        """Return the number of CPUs of each node, one for each of its threads."""
+        """Return the number of CPUs of each node in the trace's header: one for each of its
+        threads.
+        """
         counts = [0] * len(self.nodes)
         for task in self.tasks:
             counts[task.node] += len(task.threads)
@@ -144,7 +148,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
 
 class RankedProcess(Struct, frozen=True):
-    """A process with its place among all processes of the trace."""
+    """A process of a report with its rank and whether it only helps other processes."""
 
     #: Index of the report.
     report: int
@@ -166,12 +170,12 @@ class RankedProcess(Struct, frozen=True):
 
     @property
     def is_by_name(self) -> bool:
-        """Return True if only file names give the rank."""
+        """Return True if the rank is known only from the name of a file."""
         return self.source == FILE_NAMES
 
 
 class ObjectModel(Struct):
-    """Objects of the trace."""
+    """All objects of a trace (nodes, tasks, rows) and the processes and GPUs that they stand for."""
 
     #: Tree of nodes, tasks and threads.
     tree: ObjectTree
@@ -194,7 +198,7 @@ class ObjectModel(Struct):
 
     @property
     def rank_sources(self) -> list[str]:
-        """Return the sources of the ranks as text."""
+        """Return texts that say from what the ranks are known."""
         return list(dict.fromkeys(one.source for one in self.processes if one.source))
 
     @property
@@ -218,7 +222,7 @@ class ObjectModel(Struct):
 
     @property
     def members(self) -> list[int]:
-        """Return the numbers of these tasks, from 1."""
+        """Return the numbers (from 1) of the tasks that are processes other than helpers."""
         return [
             task
             for task, one in enumerate(self.processes, 1)
@@ -292,8 +296,9 @@ def build_object_model(
     firsts: Mapping[ProcessKey, ProcessKey] = MappingProxyType({}),
     find: FindRoles = find_roles,
 ) -> ObjectModel:
-    """Return the tree of all objects with events. machines: number of each report's machine.
-    firsts: see `Captures` in export/ranks.py. find: function that returns the roles of processes.
+    """Build the tree of all objects with events. machines: number of each report's machine. seen:
+    (report, key) of these objects. firsts: see `Captures` in export/ranks.py. find: function that
+    returns the roles of processes.
     """
     by_process: dict[ProcessKey, set[ObjectKey]] = defaultdict(set)
     devices: list[tuple[int, DeviceKey]] = []
@@ -379,7 +384,9 @@ def build_object_model(
 def gather_evidence(
     infos: Sequence[ReportInfo], by_process: Mapping[ProcessKey, Iterable[ObjectKey]]
 ) -> Evidence:
-    """Return the evidence of work in processes, from their rows."""
+    """Return the evidence about the work of processes, such as GPU use, from their rows.
+    by_process: process -> its objects with events.
+    """
     processes = {one: keys for one, keys in by_process.items() if one[1] != NO_PROCESS}
     streams, queues = (
         {one for one, keys in processes.items() if any(isinstance(key, kind) for key in keys)}
@@ -397,7 +404,7 @@ def gather_evidence(
 
 
 def find_process(key: ThreadKey | StreamKey | QueueKey) -> int:
-    """Return the globalPid of a row's process."""
+    """Return the globalPid of the process to which a thread, stream or queue belongs."""
     return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
 
 
@@ -622,7 +629,9 @@ class GpuNumbers:
         self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
 
     def find_number(self, report: int, key: ObjectKey) -> int:
-        """Return the device number of the row of a stream or queue (0 for a host thread)."""
+        """Return the number of the GPU on which a stream or queue runs; 0 for a host thread.
+        report: its report. key: of the object.
+        """
         if isinstance(key, QueueKey):
             return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
         if not isinstance(key, StreamKey):
@@ -641,7 +650,7 @@ class GpuNumbers:
         return identify_gpu(self.infos, self.machines, report, key)
 
     def find_gpu_number(self, report: int, number: int) -> int:
-        """Return the number on its machine of the GPU with this number in the report."""
+        """Return the number that a GPU has on its machine. number: of the GPU in the report."""
         gpu = self.infos[report].gpus.get(number)
         gpu_key = gpu is not None and gpu.key
         return self._numbers[self.machines[report]][gpu.key] if gpu_key else number

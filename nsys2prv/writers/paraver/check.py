@@ -79,7 +79,7 @@ class Severity(Enum):
 
 
 class Rule(Struct, frozen=True):
-    """A rule of the check."""
+    """A rule that a trace is checked against."""
 
     name: str
     #: Part of the trace that it applies to.
@@ -104,7 +104,7 @@ RULES = {
 
 
 class CheckFinding(Struct):
-    """A broken rule in one of the trace's files."""
+    """A rule that one of the trace's files breaks, with the number of places and an example."""
 
     rule: str
     file: str
@@ -128,7 +128,7 @@ class CheckFinding(Struct):
 
 
 class CheckFindings(list[CheckFinding]):
-    """All findings about a trace."""
+    """All broken rules found in a trace."""
 
     def add(
         self, rule: str, file: str, line: int = 0, example: object = "", count: int = 1
@@ -144,7 +144,7 @@ class CheckFindings(list[CheckFinding]):
 
 
 class Header(Struct, frozen=True):
-    """The objects of a trace."""
+    """The first line of a .prv: duration, nodes, tasks and threads of the trace."""
 
     #: End of the trace, in its unit.
     duration: int
@@ -160,7 +160,7 @@ class Header(Struct, frozen=True):
     communicators: int
 
     def count_objects(self) -> dict[str, int]:
-        """Return level of the .row file -> number of objects."""
+        """Return the number of objects for each level of the .row file."""
         threads = sum(threads for threads, _ in self.tasks)
         counts = 1, len(self.applications), len(self.tasks), threads, 1, len(self.nodes)
         return dict(zip(LEVELS, (*counts, sum(self.nodes)), strict=True))
@@ -226,7 +226,7 @@ def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
 
 
 class Labels(Struct):
-    """Contents of a .pcf."""
+    """The names in a .pcf: event types, values and states."""
 
     #: Event type -> label.
     types: dict[int, str] = {}
@@ -298,7 +298,7 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
-    """Check a .row file: the names of the header's objects."""
+    """Check a .row file: whether it names the header's objects."""
     if not path.exists():
         findings.add("row-missing", path.name)
         return
@@ -327,7 +327,9 @@ def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
 
 
 class CheckedContents(Struct, frozen=True):
-    """Contents of a trace."""
+    """Contents of a checked trace: numbers of lines, events, communications and objects, and its
+    times.
+    """
 
     #: Number of lines of the .prv.
     lines: int
@@ -372,7 +374,7 @@ class CheckResult(Struct, frozen=True):
 
 
 class TraceReader:
-    """Reader of the lines of a trace.
+    """Reads and checks the lines of a trace.
 
     entries, types: arrays of ENTRIES and TYPES. counts: lines, states, events, communications,
     pairs, first and last time, end, lines of communicators.
@@ -401,7 +403,9 @@ class TraceReader:
 
 
 def open_text(path: Path, findings: CheckFindings) -> tuple[str, Iterator[bytes]]:
-    """Return the first line of a trace, and the blocks of lines after it."""
+    """Return the first line of a trace, and an iterator over the following text in blocks of whole
+    lines.
+    """
     blocks = _read_blocks(path, findings)
     opening, _, rest = next(blocks, b"").partition(b"\n")
     return opening.decode("utf-8", "replace").removesuffix("\r"), chain([rest], blocks)

@@ -204,8 +204,8 @@ def _list_fields(layouts: Mapping[str, int]) -> list[Field]:
 
 
 def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[int]:
-    """Return the event types that all records of these layouts have. layouts: layout -> bits of the
-    fields. domains: numbers of the NVTX domains in the trace.
+    """Return the event types that records of these layouts contain. layouts: layout -> bits of the
+    written fields. domains: NVTX domain -> its number.
     """
     codes: set[int] = set()
     for field in _list_fields(layouts):
@@ -217,7 +217,9 @@ def list_codes(layouts: Mapping[str, int], domains: Mapping[str, int]) -> set[in
 
 
 def number_metrics(metrics: Mapping[str, Iterable[Metric]]) -> dict[tuple[str, str], int]:
-    """Return (layout, label) -> event type for each metric."""
+    """Return an event type for each metric, as (layout, label) -> event type. metrics: layout ->
+    its metrics.
+    """
     labels = {layout: [one.name for one in found] for layout, found in metrics.items()}
     codes = assign_counter_codes(labels)
     return {(layout, name): codes[layout, name] for layout in labels for name in labels[layout]}
@@ -248,8 +250,8 @@ def _format_scale(decimals: int) -> str:
 def make_counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
-    """Return the event types of the metrics found, by layout. Labels contain the factors of
-    fractions, because only Paraver reads `PRECISION`.
+    """Return the event types of sampled metrics, by layout. Labels contain the factors of
+    fractions, because only Paraver reads `PRECISION`. codes: from :func:`number_metrics`.
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
@@ -289,7 +291,7 @@ def _find_labels(
 
 
 def format_row_file(tree: ObjectTree) -> str:
-    """Return the text of the .row file."""
+    """Return the text of the .row file, which names all objects. tree: these objects."""
     nodes = zip(tree.nodes, tree.cpus_per_node, strict=True)
     levels = {
         "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],

@@ -48,7 +48,7 @@ _BEHIND = bytes(16)
 
 
 class Choice(Struct, frozen=True, dict=True):
-    """Selection of one of several texts by index."""
+    """A part of a line that is one of several texts, chosen by index."""
 
     #: The text of each index.
     texts: tuple[bytes, ...]
@@ -68,7 +68,7 @@ Part = bytes | tuple[Choice, Column] | Column
 
 
 class Batch(Struct):
-    """Lines that consist of the same parts."""
+    """Lines of the .prv that consist of the same parts, such as all records of one layout."""
 
     #: Time of each line, ns.
     times: np.ndarray
@@ -87,8 +87,8 @@ FEWER_ROWS = ((MAIN_ROWS, GPU_ROWS), (GPU_ROWS,), (MAIN_ROWS,))
 
 
 def check_rows(model: ObjectModel) -> None:
-    """Raise Nsys2prvError if there are more rows than Paraver can show. The message names the rows
-    and the ranks that would fit.
+    """Raise Nsys2prvError if the trace has more rows than Paraver can show. The message names the
+    rows and the ranks that would fit.
     """
     rows = list(accumulate(len(task.threads) for task in model.tree.tasks))
     if rows and rows[-1] > MOST_OBJECTS:
@@ -113,7 +113,7 @@ def check_rows(model: ObjectModel) -> None:
 
 
 class ParaverWriter(Struct, dict=True):
-    """Writer of .prv files, with the .pcf (labels) and .row (names of rows) beside them."""
+    """Writes .prv files, with the .pcf (labels) and .row (names of rows) beside them."""
 
     unit: ClassVar[str] = "lines"
     draws_launches: ClassVar[bool] = False
@@ -134,7 +134,7 @@ class ParaverWriter(Struct, dict=True):
     callers: np.ndarray = np.zeros((0, 0), np.int64)
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return the header, and facts about the clocks as comments. Raise Nsys2prvError if there
+        """Return the header line, and comment lines about the clocks. Raise Nsys2prvError if there
         are more rows than Paraver can show.
         """
         check_rows(content.model)
@@ -156,7 +156,7 @@ class ParaverWriter(Struct, dict=True):
         return (header + content.comments).encode()
 
     def window(self, window: Window, number: int, is_last: bool) -> WindowBytes:
-        """Return the lines of a window, sorted by time."""
+        """Return the lines of a time window, sorted by time."""
         tables, repeated = read_samples(window.samples, self.counter_codes)
         tables += self.closings if is_last else []
         batches = [*self._make_batches(window), *map(self._make_sample_batch, tables)]
@@ -320,7 +320,7 @@ def _find(found: Slice | AlikeRanges, name: str) -> Column:
 
 
 def merge_lines(batches: Iterable[Batch]) -> Iterator[np.ndarray]:
-    """Yield the text of all lines sorted by time, in pieces (uint8).
+    """Write lines of several batches as text, sorted by time. Yield it in pieces (uint8).
 
     Lines with equal times keep the order of the batches, then of their rows. Batches with ties are
     ordered by these.
@@ -355,7 +355,7 @@ def _split_part(part: tuple[Choice, Column] | Column) -> tuple[Choice | None, Co
 
 
 def make_program(parts: Sequence[Part]) -> tuple[tuple, ...]:
-    """Return the parts of a line for the compiled writer: texts, each with the part after it (see
+    """Describe a line for the compiled writer: return its texts, each with the part after it (see
     `native/lines.c`).
     """
     steps, text = [], b""

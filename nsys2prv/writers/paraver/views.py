@@ -62,7 +62,9 @@ class ViewFit(Struct, frozen=True):
 
 
 def find_views_for_trace(trace: Path) -> list[ViewFit]:
-    """Return every view in the catalogue's order, with the data that the trace lacks for it."""
+    """Return all views in the catalogue's order, each with the data that the trace lacks for it (""
+    for none).
+    """
     contents = TraceContents(trace).whole
     by_breadth = sorted(load_views().codes.items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
@@ -87,7 +89,9 @@ def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> str:
-    """Return the result of :func:`find_views_for_trace` as text: the first views by menu, or all."""
+    """Return a text that lists views with data in the trace: the first views by menu, or all. fits:
+    from :func:`find_views_for_trace`.
+    """
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)
     widths = [len(fit.path) for fit in (*listed, *(empty if everything else ()))]
@@ -140,7 +144,7 @@ def copy_views(target: Path, trace: Path | None = None, everything: bool = False
 
 
 def make_views(trace: Path | None = None, everything: bool = False) -> dict[str, str]:
-    """Return path -> text of the core views.
+    """Make the files of the core views. Return path -> text.
 
     trace: the trace to which they are adapted. Long lists of event types are reduced to those in
     the trace, because Paraver compares every event with each type in a list. Tables have only rows
@@ -172,7 +176,9 @@ def _fit_workspaces(views: Sequence[View], trace: Path) -> list[View]:
 
 
 def choose_plane(cfg: Cfg, trace: Path | None) -> Cfg:
-    """Return a view. If it has planes of kernels, it opens with the most interesting kernel."""
+    """Return a view that opens with the most interesting kernel, if it has a plane for each kernel;
+    otherwise the same view.
+    """
     table = cfg.histogram
     if trace is None or table is None or table.planes is None:
         return cfg
@@ -198,7 +204,7 @@ def _count_rows_by_level(trace: Path) -> dict[str, int]:
 
 
 class Workspace(Struct, frozen=True):
-    """Views that Paraver offers for traces with certain event types or states, as in
+    """A menu of views that Paraver offers for traces with certain event types or states, as in
     `workspaces.xml`.
     """
 
@@ -219,8 +225,8 @@ def find_paraver_folder() -> Path:
 
 def install_views(trace: Path | None = None, everything: bool = False) -> tuple[Path, int, int]:
     """Write the views and let Paraver offer those with data in the trace; without a trace, those
-    with data in nearly every trace. Return their folder, and the numbers of offered views and
-    menus. Arguments are as in :func:`copy_views`.
+    with data in nearly every trace. Return their folder, the number of offered views, and the
+    number of menus. Arguments are as in :func:`copy_views`.
     """
     home = find_paraver_folder()
     folder, path = home / INSTALLED, home / WORKSPACES_FILE
@@ -313,8 +319,8 @@ def _read_workspace(item: ElementTree.Element) -> Workspace:
 
 
 class TraceContents:
-    """Contents of a .prv or .prv.gz, in total and for each row. Raises Nsys2prvError, in one line,
-    for other files.
+    """Reads which event types, states and values a .prv or .prv.gz contains, in total and for each
+    row. Raises Nsys2prvError, in one line, for other files.
     """
 
     def __init__(self, path: Path) -> None:

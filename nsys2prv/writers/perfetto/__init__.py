@@ -59,7 +59,9 @@ from nsys2prv.writers.perfetto.messages import (
 
 
 class Track:
-    """Fields of `TrackDescriptor`, `ProcessDescriptor`, `ThreadDescriptor` and `CounterDescriptor`."""
+    """Numbers of the fields of `TrackDescriptor`, `ProcessDescriptor`, `ThreadDescriptor` and
+    `CounterDescriptor` in Perfetto's format.
+    """
 
     UUID, NAME, PROCESS, THREAD, PARENT, COUNTER = 1, 2, 3, 4, 5, 8
     CHILD_ORDERING, ORDER, PROCESS_ORDERING, THREAD_ORDERING = 11, 12, 19, 20
@@ -70,7 +72,9 @@ class Track:
 
 
 class Event:
-    """Fields of `TrackEvent` and `DebugAnnotation`, and the types of events."""
+    """Numbers of the fields of `TrackEvent` and `DebugAnnotation` in Perfetto's format, and the
+    types of events.
+    """
 
     CATEGORY, ARGUMENT, ARROW, TYPE, NAME, TRACK, NAME_TEXT = 3, 4, 6, 9, 10, 11, 23
     COUNTER_VALUE, COUNTER_FRACTION, FLOW, CORRELATION = 30, 44, 47, 52
@@ -105,7 +109,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class PerfettoWriter(Struct, dict=True):
-    """Writer of .pftrace files."""
+    """Writes .pftrace files."""
 
     unit: ClassVar[str] = "packets"
     draws_launches: ClassVar[bool] = True
@@ -133,7 +137,9 @@ class PerfettoWriter(Struct, dict=True):
     has_launches: bool = False
 
     def begin(self, content: TraceContent) -> bytes:
-        """Return packets with the clock, processes, rows, counters, and all names."""
+        """Return the packets (messages of Perfetto's format) with the clock, processes, rows,
+        counters, and all names.
+        """
         tree, layouts = content.model.tree, load_catalogue().layouts
         self.field_masks = content.layouts
         rows_of_tasks = [len(task.threads) for task in tree.tasks]
@@ -538,7 +544,7 @@ def _find_parents(
 
 
 def describe_track(track: int, *fields: Field) -> bytes:
-    """Return the descriptor of a track with these fields."""
+    """Return a packet that describes a track. track: its id. fields: number -> value."""
     described = (Track.UUID, track), *fields
     return encode_packet((Packet.TIMESTAMP, 0), (Packet.TRACK_DESCRIPTOR, described))
 

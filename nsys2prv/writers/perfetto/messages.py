@@ -36,7 +36,7 @@ _Column = tuple[int, int, np.ndarray]
 
 
 def encode_varint(number: int) -> bytes:
-    """Return a non-negative number as a varint."""
+    """Return a non-negative number as a varint of Protocol Buffers."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -46,12 +46,16 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_packet(*fields: Field) -> bytes:
-    """Return a packet with these fields, none of which is a column."""
+    """Return one packet with these fields, none of which is a column. Fields are pairs of number
+    and value.
+    """
     return _lay_out([(Packet.PACKET, fields)])[0]
 
 
 def encode_rows(rows: int, *fields: Field) -> np.ndarray:
-    """Return one message per row with these fields, shape (rows, bytes)."""
+    """Return a message for each row, with these fields, as an array of shape (rows, bytes). rows:
+    their number.
+    """
     template, columns = _lay_out(fields)
     encoded = np.empty((rows, len(template)), np.uint8)
     encoded[:] = np.frombuffer(template, np.uint8)
@@ -106,7 +110,7 @@ def _find_width(greatest: int) -> int:
 
 
 class Packet:
-    """Fields of `Trace`, `TracePacket` and `InternedData`."""
+    """Numbers of the fields of `Trace`, `TracePacket` and `InternedData` in Perfetto's format."""
 
     PACKET = 1
     CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT = 6, 8, 10, 11
@@ -125,14 +129,16 @@ NAMES_AT_ONCE = 10_000
 
 
 class Packets(NamedTuple):
-    """Packets of events (a row of bytes each), and the tracks of these events."""
+    """Encoded packets of events (a row of bytes each), and the tracks of these events."""
 
     tracks: np.ndarray
     encoded: np.ndarray
 
 
 class CatalogueNumbers(NamedTuple):
-    """Numbers for the catalogue's declarations, equal in every trace."""
+    """Numbers that Perfetto traces use for layouts, fields and name sets of the catalogue, equal in
+    every trace.
+    """
 
     #: Layout or kind of lines -> number of its tracks; a group of layouts shares them.
     bands: dict[str, int]
@@ -155,7 +161,9 @@ class CatalogueNumbers(NamedTuple):
     points: frozenset[str]
 
     def number_names(self, name_set: str, values: np.ndarray) -> np.ndarray:
-        """Return the ids of the names of these values."""
+        """Return the ids that Perfetto traces use for names. name_set: of all of them. values: of
+        the names.
+        """
         return values.astype(np.int64) * len(self.sets) + self.sets[name_set] + 1
 
 
@@ -199,7 +207,7 @@ def _name_lines(kind: str) -> str:
 
 
 def write_names(content: TraceContent) -> Iterator[bytes]:
-    """Yield packets with all names to which events refer."""
+    """Yield packets with the texts of all names to which events refer by id."""
     names, sequence = _list_names(content), BEGIN_NAMES
     while part := list(islice(names, NAMES_AT_ONCE)):
         yield _make_name_packet(part, sequence)

@@ -57,7 +57,9 @@ MOST_TYPES_NAMED = 3
 
 
 class Function(Struct, frozen=True, omit_defaults=True):
-    """A semantic function of Paraver with its parameters, each a list of numbers."""
+    """A semantic function of Paraver (which turns records into values) with its parameters, each a
+    list of numbers.
+    """
 
     #: Paraver's name of the function.
     name: str
@@ -66,7 +68,9 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 class Filter(Struct, frozen=True, omit_defaults=True):
-    """A filter of event types, values or tags."""
+    """A filter that selects records of a timeline by event types, values or tags: a condition, and
+    the values to compare with.
+    """
 
     #: `All`, `None`, `=`, `<`, ...
     condition: str
@@ -79,7 +83,7 @@ PASS_ALL = Filter("All")
 
 
 class Look(Struct, frozen=True, omit_defaults=True):
-    """Appearance of a timeline."""
+    """Appearance of a timeline: colors, units, scale."""
 
     #: A key of LOOKS.
     style: str = "code"
@@ -102,7 +106,7 @@ class Look(Struct, frozen=True, omit_defaults=True):
 
 
 class Window(Struct, frozen=True, omit_defaults=True):
-    """A timeline."""
+    """A timeline of a Paraver view."""
 
     #: Title of the window.
     title: str
@@ -115,7 +119,7 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
 
 class Single(Window, frozen=True, tag=True):
-    """A timeline that shows records."""
+    """A timeline that shows records of the trace."""
 
     #: Name of a filter (`evt_type`, `tag_msg`...) -> its values.
     filters: Mapping[str, Filter] = field(default_factory=dict)
@@ -129,8 +133,8 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def guards(self) -> bool:
-        """Return True if the timeline passes no event and only lists event types, so that Paraver
-        loads the view if the trace has one of them.
+        """Return True if this timeline shows nothing and only lists event types, so that Paraver
+        offers the view only for traces with one of them.
         """
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
@@ -160,7 +164,9 @@ class HistogramColumns(Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(Struct, frozen=True, omit_defaults=True):
-    """A table of the windows `control` (whose values are the columns), `data` and, in 3D, `planes`."""
+    """A table of a view. The values of window `control` are its columns, those of `data` its
+    contents and, in 3D, those of `planes` its planes.
+    """
 
     #: Title of the table.
     title: str
@@ -185,7 +191,7 @@ class Histogram(Struct, frozen=True, omit_defaults=True):
 
 
 class Cfg(Struct, frozen=True, omit_defaults=True):
-    """A view: its windows in order, and its table, if it has one."""
+    """The contents of a Paraver view file: its windows in order, and its table, if it has one."""
 
     #: Description of the view, in lines.
     description: str
@@ -198,13 +204,13 @@ class Cfg(Struct, frozen=True, omit_defaults=True):
 
     @property
     def tables(self) -> tuple[Histogram, ...]:
-        """All tables."""
+        """All tables of the view; the last one is `histogram`."""
         return self.more if self.histogram is None else (*self.more, self.histogram)
 
 
 class Need(Struct, frozen=True, omit_defaults=True):
-    """What a trace must contain so that a view shows something: events that one of its windows
-    selects, or any or all of several needs.
+    """Contents that a trace must have so that a view shows something: events that one of its
+    windows selects, or any or all of several needs.
     """
 
     #: `any` or `all` of other needs, or the contents of the window: event `types`, `events`, `tags`
@@ -217,7 +223,7 @@ class Need(Struct, frozen=True, omit_defaults=True):
 
 
 class View(Struct, frozen=True, omit_defaults=True):
-    """A view of the package."""
+    """A Paraver view that comes with the package."""
 
     #: Path of its file, below the folder of views.
     path: str
@@ -254,7 +260,7 @@ class View(Struct, frozen=True, omit_defaults=True):
 
 
 class Views(Struct, frozen=True):
-    """All views of the package."""
+    """All Paraver views of the package, with menus and suggestions which to open first."""
 
     #: Name -> event types.
     codes: dict[str, tuple[int, ...]]
@@ -362,7 +368,7 @@ def combine_cfgs(description: str, cfgs: Iterable[Cfg]) -> Cfg:
 
 @cache
 def load_environment() -> Environment:
-    """Return the templates for Paraver's files."""
+    """Return the jinja2 templates for Paraver's files."""
     environment = load_templates(f"{__package__}.templates", keep_trailing_newline=True)
     environment.globals |= {
         "all_looks": LOOKS,
@@ -391,7 +397,7 @@ def _name_functions(window: Window, usual: Mapping[str, str]) -> dict[str, str]:
 
 
 class Contents(Struct, frozen=True):
-    """Contents of a trace."""
+    """Contents of a trace: event types, tags of communications, states and values."""
 
     #: Event types of its events.
     types: frozenset[int]
