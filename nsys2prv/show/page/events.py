@@ -245,7 +245,8 @@ def _list_work(
         frame = group.read_begins(layout, (name, *fields))
         frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
         if layout == "cuda_kernel":
-            own = frame.with_columns(unit=group.unit_of[frame["thread"].to_numpy()])
+            unit = group.list_apart(frame)
+            own = frame.with_columns(unit=pl.lit(0) if unit is None else unit)
             yield KERNELS, _map_kernels(own, _find_names(layout, name), edges)
         frame = select_rows(frame, windows)
         thread, begin = to_arrays(frame, "thread", "begin")
