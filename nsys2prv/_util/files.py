@@ -399,7 +399,7 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
         else:
             place = "its folder; free some, or give another output"
             place += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"
-        return Nsys2prvError(f"{target}: not written, because no space is left in {place}")
+        return Nsys2prvError(f"{target}: not written, no space left in {place}")
     outside = [name for name in names if not name.startswith(tuple(ours.values()))]
     place = outside[-1] if outside else target
     suffix = " (of a temporary file)" if named_folders and not outside else ""
