@@ -149,7 +149,9 @@ def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.Monk
                 name,
                 lambda *given, original=original: (shutil.rmtree(folder), original(*given)),
             )
-            with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
+            with pytest.raises(
+                Nsys2prvError, match=f"{folder}: the folder or its file system was removed"
+            ):
                 convert(REPORTS[:1], folder / "out.prv", Options())
         assert not folder.exists()
 
