@@ -86,7 +86,9 @@ def _sum_mpi_calls(unit: DeviceGroup, layout: str) -> pl.DataFrame:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of collectives: kernels by operation, across ranks, stragglers, and MPI calls."""
+    """Add tables of collectives to the result: kernels by operation, across ranks, stragglers, and
+    MPI calls.
+    """
     kernels, mpi = frames["kernels"], frames["mpi"]
     matched = _list_matched(context.reader)
     # One name for each communicator in all tables.
@@ -420,18 +422,18 @@ def make_clock_table(job: Job) -> pl.DataFrame:
 
 
 def conclude_clocks(_: Frames, context: Context, result: Result) -> None:
-    """Add a table of the corrections of host clocks."""
+    """Add a table of the corrections of host clocks to the result."""
     result.add("hosts", context.clocks)
 
 
 def compare_with_clock_error(
     key: str, figure: str, matched: pl.DataFrame, context: Context
 ) -> list[pl.Expr]:
-    """Return a column that shows whether a value in each row (ns) exceeds the relative clock error
-    of the hosts that its collectives connect.
+    """Return a column (or none, with only one clock) that shows whether a value exceeds the
+    relative clock error of the hosts that its collectives connect. It is null if this is unknown.
 
-    It is null if unknown; with only one clock, return no column. key: column that identifies the
-    rows, `task` or `communicator`.
+    key: column that identifies the rows, `task` or `communicator`. figure: column of the value
+    (ns). matched: the collectives.
     """
     bounds = context.clocks
     if bounds.height < 2:

@@ -45,7 +45,7 @@ MOST_NAMED, MOST_TABLES = 4, 2
 
 
 class Coverage(Struct, frozen=True):
-    """The time that reports cover (ns of the trace)."""
+    """The times that reports cover (ns of the trace), for each process and for all together."""
 
     #: Task (from 1) -> when its reports cover it.
     by_task: Mapping[int, Spans]
@@ -254,7 +254,7 @@ def _count_calls_of_others(
 
 
 def explain_absence(job: Job, layouts: Collection[str]) -> str:
-    """Return a text that explains why there are no events of these layouts, or no kernel names."""
+    """Return a text that explains why a job has no events of these layouts, or no kernel names."""
     if KERNEL_NAMES in layouts:
         return (
             "the reports lack kernel names, so communication cannot be separated from computation"
@@ -302,7 +302,7 @@ def list_unrecorded_mpi(job: Job, layouts: Collection[str]) -> tuple[str, ...]:
 
 
 def name_lossy_processes(job: Job) -> str:
-    """Return a sentence about the processes with lost work, or ""."""
+    """Return a sentence that names the processes in which GPU work was not recorded, or ""."""
     keys = ((one.report, one.process) for one in job.lost if one.hides_idle_time)
     lossy = sorted({job.model.tasks[key] for key in keys if key in job.model.tasks})
     # The only process needs no name.
@@ -312,7 +312,7 @@ def name_lossy_processes(job: Job) -> str:
 
 
 def list_gpus(job: Job, reader: EventReader) -> dict[int, list[Gpu]]:
-    """Return device -> its GPU, for devices with work. If it is unclear which GPU it is, return all
+    """Return device -> the GPU that it is, for devices with work. If this is unclear, return all
     GPUs visible to its process.
     """
     gpus: dict[int, list[Gpu]] = defaultdict(list)
@@ -333,8 +333,8 @@ def _list_streams(job: Job, reader: EventReader) -> Iterator[tuple[int, StreamKe
 
 
 def find_lossy_devices(job: Job, reader: EventReader) -> tuple[int, ...]:
-    """Return the devices of processes with lost work: those with other work of the process, or the
-    only device that it sees.
+    """Return the devices of processes in which GPU work was not recorded: devices with other work
+    of the process, or the only device that it sees.
     """
     infos, machines = job.infos, job.machines
     devices: dict[tuple[object, ...], int] = {}

@@ -37,7 +37,7 @@ from nsys2prv.figures.thresholds import (
 
 
 class CpuUse(Struct, frozen=True):
-    """Threads on the CPUs of a job's hosts, and the times in which main threads wait for a CPU."""
+    """Use of the CPUs of a job's hosts: when threads run, and when main threads wait for a CPU."""
 
     #: Running spans of threads: task, thread, cpu, begin, end (ns), by begin.
     runs: pl.DataFrame
@@ -49,7 +49,7 @@ class CpuUse(Struct, frozen=True):
 
     def find_sharing(self, task: int) -> tuple[list[int], list[int]]:
         """Return the tasks that share CPUs with a task (including itself), and all CPUs of these
-        tasks.
+        tasks, both sorted.
         """
         there = [one for one, host in self.hosts.items() if host == self.hosts.get(task)]
         own = {one: {*_find_cpus(self.runs.filter(task=one))} for one in there}
@@ -72,8 +72,8 @@ class CpuUse(Struct, frozen=True):
         return sums.filter(pl.col("time") >= LEAST_OF_THREAD * most).height
 
     def find_holders(self, thread: int) -> pl.DataFrame:
-        """Return the recorded threads that occupy a thread's CPU while it waits: `task`, and
-        `thread`s of it (`time` in ns for each).
+        """Return the recorded threads that run on a thread's CPU while it waits: `task`, `thread`,
+        and `time` (ns).
         """
         waits = self.waits.filter(thread=thread, sure=True)
         own = self.runs.filter(thread=thread)
@@ -101,9 +101,7 @@ def _find_cpus(runs: pl.DataFrame) -> list[int]:
 
 
 def find_running(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans]:
-    """Return the spans in which a thread runs, and the spans in which it is known whether it is on
-    the CPU.
-    """
+    """Return two sets of times: when a thread runs, and when it is known whether it is on the CPU."""
     runs, off, _, _ = find_states(unit, thread)
     return runs, unite(runs, off)
 

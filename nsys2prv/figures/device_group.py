@@ -123,7 +123,7 @@ class Steady(Struct, frozen=True):
 
 
 class AnalysisOptions(Struct, frozen=True):
-    """Options of all analyses."""
+    """Options and facts that all analyses use."""
 
     #: `compute` (kernels that do not communicate), `bsc` (kernels other than NCCL's) or `all-kernels`
     #: (as TALP).
@@ -187,13 +187,15 @@ class AnalysisOptions(Struct, frozen=True):
     unmatched: tuple[str, ...] = ()
 
     def find_groups(self, names: np.ndarray) -> np.ndarray:
-        """Return the group of each NVTX name, given by value, or -1."""
+        """Return the group of each NVTX name, or -1. Names of a group differ only in numbers.
+        names: values of names.
+        """
         found: np.ndarray = np.load(str(self.groups), mmap_mode="r")[names]
         return found
 
     def read_iterations(self, of: str, number: int) -> pl.DataFrame:
         """Return the iterations of the steady state of a unit or a task, with ITERATION_COLUMNS.
-        of: `unit` or `task`. number: of it.
+        of: `unit` or `task`. number: of this unit or task.
         """
         if self.iterations is None:
             return pl.DataFrame(schema=ITERATION_COLUMNS)
@@ -229,7 +231,9 @@ DEFAULTS = AnalysisOptions()
 
 
 class DeviceGroup:
-    """The events of one unit. folder: for results that are too large to return."""
+    """The events of one unit: threads and devices that an analysis reads at a time. folder: for
+    results that are too large to return.
+    """
 
     def __init__(
         self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
@@ -242,11 +246,11 @@ class DeviceGroup:
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
-        """Return the task of each event, from its thread."""
+        """Return the task of each event, from its column `thread`."""
         return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
 
     def has(self, *layouts: str) -> bool:
-        """Return True if the job has events of any of these layouts."""
+        """Return True if the job has events of any of these layouts (kinds of records)."""
         return any(layout in self.reader.layouts for layout in layouts)
 
     def read_begins(
@@ -266,8 +270,8 @@ class DeviceGroup:
 
     @cached_property
     def tasks(self) -> list[int]:
-        """Tasks with host threads. In jobs without MPI, tasks are excluded whose threads launch no
-        work on those GPUs of their process that are tasks.
+        """Numbers of the tasks (processes) with host threads. In jobs without MPI, tasks are
+        excluded whose threads launch no work on those GPUs of their process that are tasks.
         """
         rows = self.reader.rows
         is_own = rows.units == self.number
@@ -283,12 +287,14 @@ class DeviceGroup:
 
     @cached_property
     def devices(self) -> list[int]:
-        """Devices with work."""
+        """Numbers of the devices with work, sorted."""
         return sorted({device for device, *_ in self.work_counts})
 
     @cached_property
     def known_devices(self) -> list[int]:
-        """Devices with work, except devices with lost work, whose idle times are unknown."""
+        """Numbers of the devices with work, without devices of which some work was not recorded, so
+        that idle times are unknown.
+        """
         return [one for one in self.devices if one not in self.options.lossy_devices]
 
     @cached_property
@@ -313,13 +319,13 @@ class DeviceGroup:
         return dict.fromkeys(WORK_COLUMNS, np.zeros_like(given["what"])) | given
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
-        """Return the covered times in which a device executes any of these kinds of work. The
-        result is cached.
+        """Return the covered times in which a device executes work of any of these kinds. The
+        result is cached. kinds: values of the column `what` of :attr:`work`.
         """
         return self.remember((device, what), lambda: self.merge_device_work(device, *what))
 
     def merge_device_work(self, device: int, *what: int, among: np.ndarray | bool = True) -> Spans:
-        """Return the covered times in which a device executes any of these kinds of work, without
+        """Return the covered times in which a device executes work of any of these kinds, without
         caching. among: mask of the rows of `work` that count.
         """
         kinds, devices = to_arrays(self.work, "what", "device")
@@ -342,15 +348,17 @@ class DeviceGroup:
         return rows.units if rows.units_apart is None else rows.units_apart
 
     def number_apart(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return numbers (at least -1) of rows so that different original units have different
-        numbers, if units were joined.
+        """Make numbers (at least -1) of rows different for rows of different original units, if
+        units were joined. rows: rows of the trace. values: their numbers.
         """
         if self.reader.rows.units_apart is None:
             return values
         return values + self.unit_of[rows] * (int(values.max(initial=0)) + 2)
 
     def read_samples(self, *layouts: str) -> Iterable[Samples]:
-        """Return the samples of some layouts device by device, in the order of the original units."""
+        """Yield the samples of some layouts device by device, in the order of the units before
+        small ones were joined.
+        """
         found = (
             samples
             for layout in filter(self.has, layouts)
@@ -361,12 +369,14 @@ class DeviceGroup:
         return sorted(found, key=lambda one: self.unit_of[one.thread])
 
     def list_apart(self, events: pl.DataFrame) -> np.ndarray | None:
-        """Return the original unit of each event, or None if no units were joined."""
+        """Return for each event its unit before small units were joined, or None if none were."""
         is_joined = self.reader.rows.units_apart is not None and events.height
         return self.unit_of[events["thread"].to_numpy()] if is_joined else None
 
     def select_apart(self, events: pl.DataFrame, row: int) -> pl.DataFrame:
-        """Return the events that belong to the same original unit as a row."""
+        """Return the events that belong to the same unit as a row of the trace, as before small
+        units were joined.
+        """
         if self.reader.rows.units_apart is None:
             return events
         is_own = self.unit_of[events["thread"].to_numpy()] == self.unit_of[row]
@@ -374,7 +384,9 @@ class DeviceGroup:
 
     @cached_property
     def spans_of_work(self) -> dict[int, tuple[int, int]]:
-        """Original unit -> start of its first work and end of its last (ns)."""
+        """Unit, as before small units were joined -> start of its first work and end of its last
+        (ns).
+        """
         work = self.work.select("thread", *SIDES)
         parts = [work] if work.height else []
         if self.reader.rows.units_apart is not None:
@@ -385,13 +397,15 @@ class DeviceGroup:
         }
 
     def find_span_of_work(self, row: int) -> tuple[int, int] | None:
-        """Return start of the first work and end of the last (ns) in the original unit of a row, or
-        None without work.
+        """Return (start of the first work, end of the last work) in ns in the unit of a row, as
+        before small units were joined; None without work.
         """
         return self.spans_of_work.get(int(self.unit_of[row]))
 
     def find_host(self, task: int) -> int:
-        """Return the task whose threads launch work on the GPUs of a task."""
+        """Return the task whose threads launch work on the GPUs of this task: itself, unless GPUs
+        of a process are tasks of their own.
+        """
         return self.reader.rows.hosts.get(task, task)
 
     def list_device_tasks(self, device: int) -> list[int]:
@@ -406,7 +420,7 @@ class DeviceGroup:
         return {device: sorted(own) for device, own in tasks.items()}
 
     def find_main_task(self, device: int) -> int:
-        """Return the task with the most work on a device; of several, the first."""
+        """Return the task that launches the most work on a device; of several, the first."""
         counts = {task: count for one, task, count in self.work_counts if one == device}
         return max(counts, key=counts.__getitem__)
 
@@ -431,18 +445,18 @@ class DeviceGroup:
         return int(self.list_threads(task)[0])
 
     def list_threads(self, task: int) -> list[int]:
-        """Return the host threads of a task, without their additional rows."""
+        """Return the host threads of a task, without the additional rows for overlapping ranges."""
         return np.flatnonzero(self._is_host & self._is_main & (self.task_of == task)).tolist()
 
     def list_rows(self, task: int) -> list[int]:
-        """Return all threads of a task, with their additional rows."""
+        """Return all threads of a task, including the additional rows for overlapping ranges."""
         return np.flatnonzero(self.task_of == task).tolist()
 
     def find_thread_spans(
         self, threads: Sequence[int], *layouts: str, only: Collection[int] | None = None
     ) -> Spans:
-        """Return the covered spans in which any of these threads is in an event of some layouts.
-        only: values of the field in NAMED_BY that count.
+        """Return the covered times in which any of these threads is in an event of some layouts.
+        only: if given, only events with these values of the field in NAMED_BY.
         """
 
         layouts = tuple(filter(self.has, layouts))
@@ -460,8 +474,8 @@ class DeviceGroup:
     def merge_rows(
         self, frame: pl.DataFrame, values: pl.Series | None = None, only: Collection[int] = ()
     ) -> Spans:
-        """Return the covered times from `begin` to `end` of the rows. values, only: if given, only
-        rows whose value is in `only`.
+        """Return the covered times that are between `begin` and `end` of any row. values, only: if
+        given, only rows whose value is in `only`.
         """
         sides = to_arrays(frame, *SIDES)
         if values is not None:
@@ -470,12 +484,12 @@ class DeviceGroup:
         return self.covered & merge_spans(*sides)
 
     def measure_within(self, time: Spans, rows: pl.DataFrame) -> pl.Series:
-        """Return how much of a set of times is between `begin` and `end` of each row (ns)."""
+        """Return for each row how much of a set of times is between its `begin` and `end` (ns)."""
         return pl.Series(time.within(*to_arrays(rows, *SIDES)), dtype=pl.Int64)
 
     def read_named(self, layout: str) -> pl.DataFrame:
-        """Return the events of a layout, sorted by start, with the field in NAMED_BY. The result is
-        cached.
+        """Return the events of a layout, sorted by start, with the field that names them
+        (NAMED_BY). The result is cached.
         """
         fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
         fields += ["error"] * (layout == "cuda_api")
@@ -484,8 +498,8 @@ class DeviceGroup:
     def select_events(
         self, layout: str, threads: Sequence[int], columns: Sequence[str] = ()
     ) -> pl.DataFrame:
-        """Return the events of a layout on these threads, sorted by start. columns: some of them,
-        which need less memory.
+        """Return the events of a layout on these threads, sorted by start. columns: only these
+        columns, which needs less memory.
         """
         frame = self.read_named(layout)
         if not frame.height:
@@ -508,27 +522,27 @@ class DeviceGroup:
         return (frame.select(columns) if columns else frame)[chosen]
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
-        """Return a value that is computed only once per key."""
+        """Return `compute()`, which is called only once for each key."""
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]
 
     def forget(self) -> None:
-        """Drop everything computed for a large, unjoined unit except device work: its memory costs
-        more than computing it again.
+        """Free what was computed for a large unit, except device work, because its memory costs
+        more than computing it again. Units joined from small ones keep everything.
         """
         if self.reader.has_one_large_unit:
             self._computed.clear()
             self.__dict__.pop("launches", None)
 
     def forget_ranges(self) -> None:
-        """Drop the NVTX ranges of a large, unjoined unit. They are read again on demand."""
+        """Free the NVTX ranges of a large unit. They are read again on demand."""
         if self.reader.has_one_large_unit:
             for layout in RANGES:
                 self._computed.pop(("ranges", layout), None)
 
     def forget_work(self) -> None:
-        """Drop the device work of a large, unjoined unit. It is read again on demand."""
+        """Free the device work of a large unit. It is read again on demand."""
         if self.reader.has_one_large_unit:
             self.__dict__.pop("work", None)
 
@@ -538,7 +552,9 @@ class DeviceGroup:
 
     @cached_property
     def launch_pairs(self) -> set[tuple[int, int]]:
-        """Pairs of a host thread and a device thread on which it launches work."""
+        """(host thread, row of a stream) for each pair in which the thread launches work on the
+        stream.
+        """
         return {
             pair
             for kind in ("launch", "memory")
@@ -559,14 +575,16 @@ class DeviceGroup:
         return lines.select(pl.col("sent", "sender").gather(known))
 
     def list_launched_work(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Return the work with a known launching call, sorted by start. columns: of `work` and
-        `launches`.
+        """Return the work with a known launching call, sorted by start. columns: names of columns
+        of `work` and `launches`.
         """
         work = self.work.hstack(self.launches).select(*columns)
         return work.filter(self.launches["sent"].is_not_null())
 
     def is_in_steady(self) -> pl.Expr:
-        """Return an expression: is a row in the steady state (always True without one)?"""
+        """Return an expression that is True for rows in the steady state (for all rows without
+        one).
+        """
         begin, end = self.options.get_steady_span(self.duration)
         return (pl.col("begin") >= begin) & (pl.col("end") <= end)
 
@@ -594,8 +612,8 @@ def _list_row_columns(reader: EventReader) -> tuple[np.ndarray, ...]:
 def read_ordered_ranges(
     reader: EventReader, options: AnalysisOptions, layout: str, unit: int
 ) -> tuple[np.ndarray, ...]:
-    """Return thread, start, end and group of the name (-1 for none) of the NVTX ranges of a layout
-    in a unit, sorted by thread and start, longer ranges first.
+    """Read the NVTX ranges of a layout in a unit, sorted by thread and start, longer ranges first.
+    Return four arrays: thread, start, end (ns), and group of the name (-1 for none).
     """
     frame = reader.read_begins(layout, ("range",), unit, dtype=np.int32)
     thread = reader.rows.main_rows.astype(np.int32)[frame.drop_in_place("thread").to_numpy()]
@@ -609,8 +627,9 @@ def read_ordered_ranges(
 
 
 def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Join work with the range in which it was launched, in launch order, adding the range's other
-    columns. work: with `sender` and `sent`. ranges: with `thread`, `begin` and `end` (ns), not
+    """Find the range in which each piece of work was launched, and add the other columns of the
+    range. Work launched outside ranges is left out; the rest is in launch order. work: with
+    `sender` and `sent` (the launching call). ranges: with `thread`, `begin` and `end` (ns), not
     nested.
     """
     work = work.cast({"sender": pl.Int64, "sent": pl.Int64}).sort("sent")
@@ -622,7 +641,7 @@ def join_launch_ranges(work: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame
 
 
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
-    """Return columns without nulls as arrays."""
+    """Return the columns with these names as arrays. They must not contain nulls."""
     return [frame[name].to_numpy() for name in names]
 
 
@@ -638,7 +657,7 @@ def find_rows(
 def find_ordered_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return :func:`find_rows` of a few among many rows with ascending times."""
+    """Return the same as :func:`find_rows`, for few queries among many rows with ascending times."""
     first, last = (np.searchsorted(time, at, side) for side in ("left", "right"))
     found, row, left = np.full(len(at), -1), first, np.flatnonzero(first < last)
     for _ in range(MOST_TOGETHER):
@@ -653,13 +672,13 @@ def find_ordered_rows(
 
 
 def list_labels(value_set: str) -> dict[int, str]:
-    """Return the labels of a value set."""
+    """Return value -> label for a value set of the catalogue."""
     return dict(load_catalogue().value_sets[value_set].labels)
 
 
 def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
-    """Return an expression that replaces the values of a value set in a column by labels. default:
-    for values without a label.
+    """Return an expression that replaces the values in a column by their labels in a value set.
+    default: for values without a label.
     """
     return (
         pl.col(column)
@@ -696,8 +715,8 @@ _INIT = [_MPI_CALLS["MPI_Init"], _MPI_CALLS["MPI_Init_thread"]]
 
 
 def find_mpi_span(unit: DeviceGroup, thread: int) -> tuple[int, int] | None:
-    """Return the span of a main thread from MPI_Init to MPI_Finalize; otherwise from its first to
-    its last MPI call; None without MPI calls.
+    """Return (start, end) in ns of the time of a thread from MPI_Init to MPI_Finalize; without
+    these, from its first to its last MPI call; None without MPI calls.
     """
     in_mpi = unit.find_mpi_spans([thread])
     if not len(in_mpi):

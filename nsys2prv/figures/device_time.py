@@ -40,8 +40,8 @@ MOVES = ["operation", "source", "destination"]
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield gaps by length (`gaps`), the longest gaps (`long`), durations of calls and latencies,
-    and sums of memory operations.
+    """Yield gaps between GPU work by length (`gaps`), the longest gaps (`long`), durations of calls
+    and latencies, and sums of memory operations.
     """
     for device in unit.known_devices:
         idle = unit.covered - unit.find_active_spans(device)
@@ -92,7 +92,7 @@ def _measure_latencies(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of gaps, latencies, calls and memory operations."""
+    """Add tables of gaps between GPU work, latencies, calls and memory operations to the result."""
     if frames["gaps"].height:
         _add_gap_tables(frames, context, result)
     for name in ("latencies", "queued"):
@@ -160,8 +160,9 @@ SHARES: dict[str, list[str]] = DECLARED["overlap"].terms
 
 
 def collect_overlap(unit: DeviceGroup) -> Collected:
-    """Yield the overlapped communication of each device (`devices`), how much other work overlaps
-    each kernel (`kernels`), and the overlapped time of UCX operations by task (`ucx`).
+    """Yield how much communication of each device overlaps other work (`devices`), how much other
+    work overlaps each kernel (`kernels`), and the overlapped time of UCX operations by task
+    (`ucx`).
     """
     if unit.has(UCX):
         yield from _measure_ucx(unit)
@@ -207,7 +208,9 @@ def _measure_ucx(unit: DeviceGroup) -> Collected:
 
 
 def conclude_overlap(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of exposed and overlapped communication by device, operation and class."""
+    """Add tables of exposed and overlapped communication by device, operation and class to the
+    result.
+    """
     devices, kernels, ucx = frames["devices"], frames["kernels"], frames["ucx"]
     exposed = pl.col("time_ns") - pl.col("overlapped_ns")
     share = divide_columns(exposed, "time_ns").alias("exposed_share")

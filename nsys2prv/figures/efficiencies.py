@@ -74,7 +74,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of the efficiencies of devices and hosts."""
+    """Add tables of the efficiencies of devices and hosts to the result."""
     devices, hosts = frames["devices"], frames["hosts"]
     span = context.options.covered_steady.find_longest()
     if hosts.height:

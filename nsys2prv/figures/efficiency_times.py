@@ -48,7 +48,8 @@ UNITS = {"MHz": 1e6, "GHz": 1e9}
 def measure_device(
     unit: DeviceGroup, device: int, regions: Sequence[Region]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yield the times of a device, as rows of PART with elapsed_ns and the times in BUSY (ns).
+    """Yield the times of a device in all parts of the job, as columns: those in PART, `elapsed_ns`,
+    and the times in BUSY (ns). regions: NVTX ranges with separate figures.
 
     For the steady state and its iterations, work counts in the iteration in which it runs on its
     rank, because ranks are in different iterations at one time.
@@ -100,9 +101,9 @@ def _measure_parts(
 
 
 def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]:
-    """Yield sums of sampled metrics while a device computes in the steady state: instructions per
-    SM, clock cycles, the covered time (ns), and useful_ns. Yield nothing without samples, or if
-    they cover only part of that time.
+    """Yield a row of sums of sampled metrics while a device computes in the steady state:
+    instructions per SM, clock cycles, the covered time (ns), and useful_ns. Yield nothing without
+    samples, or if they cover only part of that time.
     """
     if not unit.has("gpu_metric") or unit.options.steady is None:
         return
@@ -140,11 +141,11 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
 def measure_hosts(
     unit: DeviceGroup, task: int, regions: Sequence[Region]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Yield the times of each host thread of a task that counts, and of the thread that executes
-    each region.
+    """Yield the times of the host threads of a task that count, and of the thread that executes
+    each region, in all parts of the job.
 
-    Rows of PART contain elapsed_ns, outside_mpi_ns, useful_ns, running_ns (on a CPU) out of
-    known_ns, begin_ns and end_ns of the part, and times of OpenMP.
+    The columns are those in PART, elapsed_ns, outside_mpi_ns, useful_ns, running_ns (on a CPU) out
+    of known_ns, begin_ns and end_ns of the part, and times of OpenMP.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)
@@ -245,8 +246,8 @@ def _find_syncs(unit: DeviceGroup, thread: int, layouts: Sequence[str], regions:
 
 
 class Region(Struct, frozen=True):
-    """NVTX ranges of one unit with figures of their own, in the steady state, or in the whole job
-    without one.
+    """NVTX ranges of one name in a unit, for which the user requested separate figures: in the
+    steady state, or in the whole job without one.
     """
 
     #: Index among the requested ones; group of NVTX names if all are requested.
@@ -258,7 +259,9 @@ class Region(Struct, frozen=True):
 
 
 def list_regions(unit: DeviceGroup) -> Iterator[Region]:
-    """Yield the regions of a unit that were requested and executed."""
+    """Yield the regions (NVTX ranges with separate figures) that were requested and occur in a
+    unit.
+    """
     asked = unit.options.regions
     if not asked:
         return

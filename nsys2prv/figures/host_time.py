@@ -88,8 +88,8 @@ TOLD_BY: dict[str, Collection[str]] = {
 def find_host_parts(
     unit: DeviceGroup, thread: int, time: Spans, others: bool = False
 ) -> Iterator[tuple[str, Spans]]:
-    """Yield (part, spans) for a set of covered times: the spans in which a thread is in each of
-    PARTS. If several parts apply, the first one counts.
+    """Divide some covered times by the activity of a thread: yield (part, spans) for each of PARTS.
+    If several parts apply at a time, the first one counts.
 
     Many spans are processed piece by piece, so a part may be yielded several times. others: include
     NCCL calls for which the thread waits, and CUDA calls (BESIDE) of other threads of its process
@@ -242,14 +242,14 @@ def find_profiler_spans(unit: DeviceGroup, thread: int) -> Spans:
 
 
 def sum_parts(hosts: pl.DataFrame) -> dict[str, float]:
-    """Return part -> time (ns) over all hosts; empty without hosts. hosts: with a column for each
-    part.
+    """Return part of the host time -> time (ns), summed over all hosts; empty without hosts. hosts:
+    frame with a column for each part.
     """
     return {part: float(hosts[part].sum()) for part in PARTS} if hosts.height else {}
 
 
 def describe_unrecorded(frames: Frames, context: Context) -> str:
-    """Return a text with the options that would record more about hosts, and with NVTX ranges if
+    """Return a text that names the options that would record more about hosts, and NVTX ranges if
     there are none: `--trace=osrt --sample=process-tree and NVTX ranges`. frames: `unrecorded`, as
     findings.py collects it.
     """
@@ -301,7 +301,7 @@ def list_activities(
     found: Sequence[Sequence[tuple[str, Spans]]],
     others: bool = False,
 ) -> dict[str, np.ndarray | list[str]]:
-    """Return the activities of a thread in each of several sets of times.
+    """Return the activities of a thread in each of several sets of times, as columns.
 
     Columns: `at` (index of the set, sorted), `part` (of PARTS, `range` or `where`), `names` (a name
     set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether
@@ -375,8 +375,8 @@ def list_activities(
 
 
 def sum_times(rows: Mapping[str, np.ndarray], *by: str) -> dict[str, np.ndarray]:
-    """Sum `time` by some columns, in the order of their first rows. Keep the `longest` and the
-    other columns of its row (int64).
+    """Sum the column `time` over rows with equal values in the columns `by`, in the order of their
+    first rows. Keep the `longest`, and the other columns of its row (int64).
     """
     first, codes = number_as_met(*(rows[name] for name in by))
     sums, longest = np.zeros(len(first), np.int64), rows["longest"][first]
@@ -410,11 +410,12 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
 
 
 def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, np.ndarray]]:
-    """Return for each set of times how long a thread is in each NVTX range and in no range nested
-    in it (start/end ranges if it has no others).
+    """Measure for each of several sets of times how long a thread is in each NVTX range and in no
+    range nested in it (start/end ranges if it has no others).
 
-    Columns: `group` of names according to the options, `time` (ns), the number of ranges from the
-    start of the time to its end (`count`), and the sum of their durations (`lasts`, ns).
+    Each result has the columns `group` (of names, according to the options), `time` (ns), the
+    number of ranges from the start of the time to its end (`count`), and the sum of their durations
+    (`lasts`, ns).
     """
     for layout in RANGES:
         columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
@@ -442,8 +443,8 @@ def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, 
 
 
 def select_gpus(models: Collection[str], *lacking: str) -> set[str]:
-    """Return the GPU models that have features which other models lack. lacking: keys of NAMES for
-    the models that lack them.
+    """Return the GPU models, of these, that lack none of some features. lacking: keys of NAMES,
+    whose patterns match the models without the feature.
     """
     return {one for one in models if not any(re.search(NAMES[key], one) for key in lacking)}
 
@@ -459,9 +460,9 @@ def select_named(labels: pl.DataFrame, key: str) -> tuple[int, ...]:
 def compare_with_others(
     frame: pl.DataFrame, name: str, tasks: Sequence[int]
 ) -> list[tuple[int, float, float, float]]:
-    """Return the values for which some tasks have more time than others, as (value of `name`, their
-    mean, the others' median, the others' maximum) in ns, the largest difference first. frame: task,
-    `name`, time.
+    """Find the names for which some tasks need more time than others. Return (value of `name`, mean
+    of these tasks, median of the others, maximum of the others) in ns, the largest difference
+    first. frame: task, `name`, time.
     """
     is_own = pl.col("task").is_in(list(tasks))
     others = frame["task"].n_unique() - len(tasks)
@@ -504,8 +505,8 @@ def collect_overhead(unit: DeviceGroup) -> Iterator[pl.DataFrame]:
 
 
 def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of host calls and pauses with profiler overhead on the same thread (sorted),
-    and the overhead (ns). overhead: from :func:`collect_overhead`.
+    """Return two arrays: the edges of host calls and pauses with profiler overhead on the same
+    thread (sorted), and the overhead in each (ns). overhead: from :func:`collect_overhead`.
     """
     return measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), overhead)
 
@@ -513,8 +514,9 @@ def find_overhead(replay: Replay, overhead: pl.DataFrame) -> tuple[np.ndarray, n
 def measure_edges(
     replay: Replay, edges: np.ndarray, overhead: pl.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted edges during which given events happen on their target's thread, and for
-    how long (ns, at most their weight). overhead: `thread`, `begin`, `end` of these events.
+    """Return two arrays: the edges during which given events happen on their target's thread
+    (sorted), and for how long (ns, at most the duration of the edge). overhead: `thread`, `begin`,
+    `end` of these events.
     """
     if not overhead.height:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)

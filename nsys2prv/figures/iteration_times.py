@@ -46,7 +46,7 @@ _FACTS = ("range", "phase", "requests", "tokens")
 
 
 def find_phases(length: int, covered: Spans, steady: Steady) -> pl.DataFrame:
-    """Return startup, steady state and shutdown of a job, as far as recorded.
+    """Divide a job into startup, steady state and shutdown, as far as recorded.
 
     Columns: `phase`, `begin_ns`, `time_ns`, `time_share` (of the job); for the steady state also
     `iterations` and the `activity` by which they were identified. length: of the job (ns).
@@ -87,7 +87,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of the iterations of the steady state, and of their typical values."""
+    """Add tables of the iterations of the steady state, and of their typical values, to the result."""
     steady, parts = context.options.steady, frames["iterations"]
     if steady is not None and not parts.height:
         result.missing.append(f"iterations: {context.explain_absence(tuple(WORK))}")
@@ -134,8 +134,8 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
 
 
 def collect_serving(unit: DeviceGroup) -> Collected:
-    """Yield the steps of serving (`steps`): task, begin, end, fields of their texts, and the GPU
-    time of the work launched in them, with kernels separately.
+    """Yield the steps of an inference server (`steps`): task, begin, end, fields of their texts,
+    and the GPU time of the work launched in them, with kernels separately.
     """
     if not unit.reader.has_column("nvtx_pushpop", "phase", unit.number):
         return
@@ -163,7 +163,9 @@ def collect_serving(unit: DeviceGroup) -> Collected:
 
 
 def conclude_serving(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of phases, and of durations of their steps by number of requests."""
+    """Add tables of the phases of serving, and of durations of their steps by number of requests,
+    to the result.
+    """
     steps = frames["steps"]
     if not steps.height:
         result.missing.append(

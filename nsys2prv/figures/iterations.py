@@ -65,8 +65,8 @@ def find_steady_state(
     list_all: Callable[[NamePattern], pl.DataFrame],
     show: Callable[[str], str] = str,
 ) -> tuple[Steady, pl.DataFrame] | None:
-    """Return the steady state of a job with the iterations of its tasks (ITERATION_COLUMNS), or
-    None if the job does not repeat itself.
+    """Find the steady state of a job: the time in which it repeats itself. Return it with the
+    iterations of its tasks (ITERATION_COLUMNS), or None if the job does not repeat itself.
 
     labels: value and label of NVTX names. pattern: glob pattern of the ranges that are iterations,
     "" to detect them. covered: time that the reports of all tasks cover; nothing is known between
@@ -130,8 +130,8 @@ def _find_whole(reader: EventReader, found: _Found, ends: np.ndarray) -> tuple[s
 
 
 def list_task_iterations(unit: DeviceGroup, names: NamePattern) -> pl.DataFrame:
-    """Return the ranges of a unit with matching names, for each task on the thread with the most
-    time in them.
+    """Return the ranges with matching names as iterations of each task of a unit, from the thread
+    with the most time in them.
 
     Columns: ITERATION_COLUMNS, numbered by start, and the `number` in the names. Nested ranges do
     not count.
@@ -186,8 +186,8 @@ def _add_work_beyond(
 
 
 def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataFrame:
-    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: return only
-    matching ranges.
+    """Return the NVTX ranges of a unit: begin, end, thread, range, number, task. names: only ranges
+    that match; None for all.
     """
 
     def match(columns: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -201,7 +201,9 @@ def read_ranges(unit: DeviceGroup, names: NamePattern | None = None) -> pl.DataF
 
 
 def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return for each task the thread with the most time in its ranges: task, thread."""
+    """Return for each task the thread with the most time in its ranges, as a frame of `task` and
+    `thread`.
+    """
     lasts = DURATION.sum()
     threads = ranges.lazy().group_by("task", "thread").agg(lasts=lasts)
     threads = threads.sort("lasts", "thread", descending=[True, False])

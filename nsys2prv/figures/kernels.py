@@ -55,7 +55,7 @@ BINS, MOST_DISTRIBUTIONS = 24, 60
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield durations of kernels by task, and metrics while kernels run."""
+    """Yield durations of kernels by task, and metrics of GPUs while kernels run."""
     kernels = unit.work.filter(pl.col("what") != MEMORY)
     kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
     path = unit.folder / f"kernel-durations-{unit.number}.bin"
@@ -70,8 +70,9 @@ def measure_kernels(
     by: list[str],
     metrics: Mapping[str, str] = METRICS,
 ) -> Collected:
-    """Yield the metrics of GPUs while their kernels run (`measured`), in the form of
-    :func:`_sum_metrics`.
+    """Yield the sampled metrics of GPUs while their kernels run (`measured`), in the form of
+    :func:`_sum_metrics`. by: columns of `kernels` by which they are grouped. metrics: name in the
+    result -> name of the metric.
     """
     for samples in unit.reader.read_samples("gpu_metric", unit.number):
         on_device = kernels.filter(pl.col("device") == unit.device_of[samples.thread])
@@ -101,7 +102,7 @@ def _sum_metrics(
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of kernels, their classes, and Tensor Cores."""
+    """Add tables of kernels, their classes, and Tensor Cores to the result."""
     groups, measured = frames["kernels"], frames["measured"]
     tasks = groups["task"].n_unique()
     if not measured.height:
@@ -193,8 +194,8 @@ class Steps(Struct, frozen=True):
     known: np.ndarray
 
     def integrate(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the integral over the known part of each [begin, end), and the length of that part
-        (ns).
+        """Return two arrays for the intervals [begin, end): the integral over their known part, and
+        the length of that part (ns).
         """
         last, first = self._integrate_until(end), self._integrate_until(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
@@ -213,7 +214,9 @@ class Steps(Struct, frozen=True):
 
 
 def make_steps(samples: Samples, metric: int) -> Steps:
-    """Return one metric of a device as a step function, from the times that have a value."""
+    """Return one sampled metric of a device as a step function, from the times that have a value.
+    metric: its index in the samples.
+    """
     column = samples.values[:, metric]
     has_value = ~np.isnan(column)
     time, column = samples.time[has_value], column[has_value]
@@ -226,7 +229,7 @@ REGULAR, IRREGULAR = ("gpu_metric", "network_metric"), ("generic_counter", "memo
 
 
 def collect_metrics(unit: DeviceGroup) -> Collected:
-    """Yield statistics of each metric of each device, and its means in bins of time."""
+    """Yield statistics of each sampled metric of each device, and its means over time."""
     bins = unit.options.bins
     edges = np.arange(bins + 1) * unit.duration // bins
     for samples in unit.read_samples(*REGULAR, *IRREGULAR):
@@ -310,7 +313,7 @@ def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) 
 
 
 def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of mean metrics, and maps of metrics over time."""
+    """Add tables of mean metrics, and maps of metrics over time, to the result."""
     rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
         means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
@@ -356,8 +359,8 @@ OF_OTHERS = {
 def measure_other_work(
     unit: DeviceGroup, device: int, times: Mapping[str, Spans]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the mean activity of a device in each of several sets of times in which the job does
-    not use it, as rows: device, when, metric, active (a share).
+    """Yield how active a device is in each of several sets of times in which the job does not use
+    it, as rows: `device`, `when` (name of the set), `metric`, `active` (mean, a share).
     """
     if not unit.has("gpu_metric"):
         return
@@ -379,7 +382,9 @@ def measure_other_work(
 
 
 def select_other_work(frames: Frames) -> pl.DataFrame:
-    """Return the rows of measure_other_work in which GPUs work for other programs."""
+    """Return the rows of :func:`measure_other_work` in which GPUs are active, so that they work for
+    other programs.
+    """
     rows = frames["other_work"]
     return rows.filter(pl.col("active") >= LEAST_ACTIVE) if rows.height else rows
 

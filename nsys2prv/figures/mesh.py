@@ -43,7 +43,9 @@ def find_mesh_of_job(kernels: pl.DataFrame, context: Context) -> Mesh | None:
 
 
 def conclude(_: Frames, context: Context, result: Result) -> None:
-    """Add tables of a job's dimensions, the communication in each, and each rank's place in them."""
+    """Add tables of a job's parallel groups (dimensions), the communication in each, and each
+    rank's place in them, to the result.
+    """
     mesh = context.get_mesh()
     if mesh is None:
         result.missing.append(f"parallel groups: {context.explain_absence(('nccl_kernel',))}")
@@ -70,7 +72,9 @@ def _sum_waits(name: str) -> pl.Expr:
 
 
 def sum_by_rank(mesh: Mesh, context: Context) -> pl.DataFrame:
-    """Return each rank's exposed communication and wait time in each dimension."""
+    """Return the exposed communication and wait time of each rank in each dimension (kind of
+    parallel group).
+    """
     rows = context.tasks.filter(pl.col("task").is_in(list(mesh.ranks))).select("task")
     rows = mesh.add_places(rows)
     taken: Counter[str] = Counter()

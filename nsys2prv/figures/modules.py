@@ -81,8 +81,9 @@ _WRAPPER = r"\.(?:_\w*wrapped_module|_orig_mod|module)\b|^(?:module|_orig_mod)\.
 
 
 def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return for each name (`value`, `label`) its `sort`, whether it is `backward`, its `text`, and
-    its `part`, a number from 0 for each text.
+    """Find out which NVTX names are modules or operators of a model. Return for each name (`value`,
+    `label`) its `sort`, whether it is `backward`, its `text`, and its `part`, a number from 0 for
+    each text.
     """
     label = pl.col("label")
     has_operators = labels["label"].str.starts_with("aten::").any()
@@ -134,7 +135,9 @@ def classify_names(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 class Ranges(Struct, frozen=True):
-    """Push/pop ranges, sorted by thread and start, longer ranges first."""
+    """The NVTX push/pop ranges of a unit, sorted by thread and start, longer ranges first, with
+    their nesting.
+    """
 
     thread: np.ndarray
     begin: np.ndarray
@@ -151,8 +154,8 @@ class Ranges(Struct, frozen=True):
     levels: Sequence[np.ndarray]
 
     def take_above(self, rows: np.ndarray, values: np.ndarray, default: int = -1) -> np.ndarray:
-        """Return a value of the enclosing range for each of these ranges. rows: of the ranges.
-        default: for outermost ranges.
+        """Return for each of some ranges the value of the range that encloses it. rows: indices of
+        these ranges. values: of all ranges. default: for outermost ranges.
         """
         above = self.parent[rows]
         return np.where(above >= 0, values[above], default)
@@ -173,7 +176,9 @@ class Ranges(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Places of ranges in the model, as rows of ranges, or -1."""
+    """The module, operator and pass of the model to which each range belongs, as indices of ranges,
+    or -1.
+    """
 
     #: The module, the outermost operator within that, and the operator of the backward pass.
     module: np.ndarray
@@ -447,7 +452,9 @@ def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add modules as a tree and as a flame graph, and a comparison of layers."""
+    """Add modules of the model as a tree and as a flame graph, and a comparison of layers, to the
+    result.
+    """
     if not frames["work"].height:
         result.missing.append(f"modules: no NVTX push/pop range launches GPU work ({_RECORDED_BY})")
         return

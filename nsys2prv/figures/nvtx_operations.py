@@ -70,8 +70,9 @@ GREATEST_SUM = 1 << 62
 
 
 def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return for each name (`value`) its `group` (a number from 0) and `operation` (the name of the
-    group). labels: value and label.
+    """Group NVTX names: if many differ only in numbers, they are one group. Return for each name
+    (`value`) its `group` (a number from 0) and `operation` (the name of the group). labels: value
+    and label.
     """
     names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
     names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
@@ -82,8 +83,9 @@ def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
-    """Return columns of names as a table by value (int32, shape (columns, values)), with -1 for
-    values without a name. names: with `value`, from :func:`fold_labels`.
+    """Turn columns about names into a table that is indexed by the value of the name (int32, shape
+    (columns, values)), with -1 for values without a name. names: with `value`, from
+    :func:`fold_labels`.
     """
     values = names["value"].to_numpy()
     table = np.full((len(columns), int(values.max(initial=-1)) + 1), -1, np.int32)
@@ -92,7 +94,7 @@ def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield the sums of ranges by task and name (`names`), and by path of names (`tree`)."""
+    """Yield the sums of NVTX ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
     work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
     captured = list_captured_work(unit, work.schema)
@@ -108,8 +110,8 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def list_captured_work(unit: DeviceGroup, schema: pl.Schema) -> pl.DataFrame:
-    """Return the work of replayed graphs, with the capturing thread as `sender` and the capture
-    time as `sent`. schema: of the columns.
+    """Return the work of replayed CUDA graphs as if it were launched when it was captured: with the
+    capturing thread as `sender` and the capture time as `sent`. schema: of the columns.
     """
     if not unit.reader.captures:
         return schema.to_frame()
@@ -234,9 +236,9 @@ def read_ranges(
     dtype: type[np.signedinteger] = np.int64,
     wanted: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None,
 ) -> pl.DataFrame:
-    """Return the ranges of a layout, as a reader's `read_begins` does, and ranges before a part of
-    a job in which work was captured (:func:`list_captured_work`). wanted: function that selects
-    ranges.
+    """Return the ranges of a layout, as :meth:`EventReader.read_begins` does, and ranges before a
+    part of a job in which work was captured. captured: from :func:`list_captured_work`. wanted:
+    function that selects ranges.
     """
     ranges = unit.reader.read_begins(layout, fields, unit.number, wanted, dtype)
     if not unit.reader.whole or not captured.height:
@@ -284,7 +286,7 @@ def number_paths(
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of operations, as a tree and by rank."""
+    """Add tables of operations (NVTX ranges), as a tree and by rank, to the result."""
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()

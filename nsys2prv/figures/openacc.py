@@ -17,8 +17,8 @@ _NAMES = {"openacc_data": "variable", "openacc_launch": "kernel"}
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield sums of constructs (`constructs`) by layout, construct, source, function, line and
-    name.
+    """Yield sums of OpenACC constructs (`constructs`) by layout, construct, source, function, line
+    and name.
     """
     for layout in filter(unit.has, LAYOUTS):
         name = _NAMES.get(layout)
@@ -47,7 +47,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add a table of constructs by source line, the longest first."""
+    """Add a table of OpenACC constructs by source line, the longest first, to the result."""
     rows = (
         frames["constructs"]
         .group_by("layout", *_KEYS, "name", maintain_order=True)

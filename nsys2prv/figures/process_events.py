@@ -54,8 +54,9 @@ MOST_TRIED = 20
 
 
 def list_launches(reader: EventReader, unit: int) -> np.ndarray:
-    """Return the start times of the calls that launch the kernels of a unit's first device, of the
-    kernels if most calls are unknown, or, without GPUs, of its MPI calls.
+    """Return the times (ns, sorted) at which the kernels of a unit's first device are launched; if
+    most launching calls are unknown, at which the kernels start; without GPUs, at which its MPI
+    calls start.
     """
     if not reader.layouts & {*WORK}:
         return np.sort(_read_calls(reader, unit)["begin"].to_numpy())
@@ -67,7 +68,8 @@ def list_launches(reader: EventReader, unit: int) -> np.ndarray:
 
 
 def list_events(reader: EventReader, unit: int) -> Iterator[Events]:
-    """Yield candidates for the events that mark iterations of a unit, the most specific first.
+    """Yield series of events of a unit that may repeat with its iterations, the most specific
+    series first.
 
     These are the kernels on the busiest stream of its first device; in a job without GPUs, the
     calls of the thread with the most MPI calls, with and without sizes.
@@ -159,8 +161,8 @@ def find_range_name(
     launches: Mapping[int, np.ndarray],
     may_be: Callable[[int, np.ndarray, float], bool],
 ) -> str | None:
-    """Return the name pattern of the ranges that are iterations in most of the examined units, or
-    None.
+    """Find the NVTX ranges that are iterations in most of the examined units. Return the pattern of
+    their names, or None.
 
     patterns: from :func:`make_patterns`. launches: unit -> launch times of its kernels. may_be:
     function that decides whether ranges without a number may be iterations, from the unit, edges

@@ -64,8 +64,8 @@ _MASKS = {"0": "none", "false": "none", "1": "causal", "true": "causal"}
 
 
 def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
-    """Return the kernels of products, sorted by launch time (capture time for graphs). The
-    outermost of nested ranges is the product.
+    """Return the kernels of products (GEMMs, attention, convolutions with recorded shapes), sorted
+    by launch time (capture time for graphs). The outermost of nested ranges is the product.
 
     Columns: `product` (a number; each replay is a product), fields of its range and shapes (KEY),
     `sender`, `at` (start of the range), `begin`, `end`, `thread`, `name`, `device`, `class` and
@@ -109,8 +109,8 @@ def list_product_work(unit: DeviceGroup) -> pl.DataFrame:
 
 
 def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return `count` and `time_ns` of products by KEY and further columns, named after their
-    longest kernels. work: from :func:`list_product_work`.
+    """Sum products by shape (KEY) and further columns: return `count` and `time_ns`, with the name
+    of their longest kernels. work: from :func:`list_product_work`.
     """
     longest = pl.col("name").sort_by(DURATION).last()
     products = work.group_by("product", maintain_order=True).agg(
@@ -123,8 +123,9 @@ def sum_products(work: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield products of the steady state (`products`), metrics while their kernels run
-    (`measured`), and the time of all kernels of such classes on each device (`every`).
+    """Yield products (GEMMs, attention, convolutions) of the steady state (`products`), metrics
+    while their kernels run (`measured`), and the time of all kernels of such classes on each device
+    (`every`).
     """
     work = list_product_work(unit)
     if not work.height:
@@ -140,7 +141,7 @@ def collect(unit: DeviceGroup) -> Collected:
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of products by time, and of the utilization of devices."""
+    """Add tables of products by time, and of the utilization of devices, to the result."""
     rows = frames["products"]
     if not rows.height:
         result.missing.append(
@@ -160,7 +161,8 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
 
 
 def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Add the known properties of products (:func:`sum_products`), or null.
+    """Add to products the rates that they could reach, or null if unknown. rows: from
+    :func:`sum_products`.
 
     Columns: `data_type`, `mask`, `all` (total operations), `peak_tflop_s`, `memory_gb_s`,
     `allowed_tflop_s` (by the shape), `flop_per_byte`, and `ideal_ns` (time at the allowed rate).
@@ -208,8 +210,8 @@ def rate_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Return `flop`, `product_ns`, and the time at the GPUs' peaks (`ideal_ns`, null if one is
-    unknown) of products (:func:`rate_products`), by some columns.
+    """Sum rated products (:func:`rate_products`) by some columns: `flop` (operations), `product_ns`
+    (time), and `ideal_ns` (time at the GPUs' peaks, null if one is unknown).
     """
     peak = pl.col("peak_tflop_s")
     ideal = (pl.col("all") / peak / 1e3).sum()
@@ -221,8 +223,8 @@ def sum_rates(rated: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def find_slow_products(rows: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Return products far below the rate that their shapes allow, with the share of that rate that
-    similar products reach (`usual`), and their time at that share (`target_ns`).
+    """Return the products far below the rate that their shapes allow, with the share of that rate
+    that similar products reach (`usual`), and their time at that share (`target_ns`).
 
     Products whose allowed rate is unknown are excluded. Attention is compared separately, and so
     are memory-bound products. rows: from :func:`sum_products`.

@@ -42,7 +42,9 @@ IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
 
 
 class Reach(Struct, frozen=True):
-    """The end of the recorded CUDA calls of a thread, or of all threads of a task."""
+    """The early end of recorded CUDA calls: of one thread, or of all threads of a task, while other
+    events go on.
+    """
 
     #: Task of the trace (from 1), and the thread; -1 for all of the task's.
     task: int
@@ -57,8 +59,8 @@ class Reach(Struct, frozen=True):
     count: int
 
     def describe(self, who: str, find_label: Callable[..., str]) -> str:
-        """Return a text about the end of the recording, and the events that continue. who: name of
-        the thread or task. find_label: as in Context.
+        """Return a text about where the recording of calls ends, and the events that continue. who:
+        name of the thread or task. find_label: as in :class:`Context`.
         """
         until, goes_on = (format_moment(time, self.goes_on) for time in (self.until, self.goes_on))
         if self.layout == COLLECTIVE:
@@ -70,8 +72,8 @@ class Reach(Struct, frozen=True):
 
 
 def find_reaches(unit: DeviceGroup) -> list[Reach]:
-    """Return the times at which the calls of threads that launch work end early, and those at which
-    the calls of all threads of a task do.
+    """Find threads that launch work whose recorded calls end early, and tasks in which the calls of
+    all threads do.
     """
     if not unit.has("cuda_api"):
         return []
@@ -197,8 +199,8 @@ def find_mpi_reaches(reader: EventReader) -> Iterator[Reach]:
 
 
 def place_reaches(reaches: Sequence[Reach], whole: Job, part: Job) -> Iterator[Reach]:
-    """Yield the reaches of a job in the time of a part of it, without those that end after the
-    part.
+    """Convert early ends of recording from the time of a job to the time of a part of it. Those
+    that end after the part are left out. whole: the job. part: the job cut to the part.
     """
     origin = part.epoch - whole.epoch
     keys = {thread: key for key, thread in whole.model.rows.items()}

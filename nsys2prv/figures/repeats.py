@@ -46,7 +46,7 @@ NEVER = np.zeros(0, np.int64)
 
 
 class Events(Struct, frozen=True):
-    """Events of a stream or a thread, in order."""
+    """Events of a stream or a thread in order, among which a repetition is looked for."""
 
     #: Kind, begin and end (ns) of each event.
     name: np.ndarray
@@ -65,7 +65,7 @@ class Events(Struct, frozen=True):
 
 
 class Repeated(Struct, frozen=True):
-    """Intervals that are alike."""
+    """Consecutive intervals of a process that are alike, and so may be its iterations."""
 
     #: Places of their marks; usual number of events.
     places: np.ndarray
@@ -234,8 +234,9 @@ class _Sequence:
 
 
 def find_signs(events: Events, edges: np.ndarray, size: float) -> bool | None:
-    """Return whether nearly all intervals contain what each iteration contains; None if this cannot
-    be decided. edges: times between them (ns). size: usual number of kernels per interval.
+    """Return True if nearly all intervals contain what each iteration of a job contains, such as
+    communication; False if not; None if this cannot be decided. edges: times between them (ns).
+    size: usual number of kernels per interval.
     """
 
     def share(times: np.ndarray) -> float:
@@ -294,7 +295,7 @@ def _order(codes: np.ndarray) -> np.ndarray:
 
 
 class Period:
-    """Iterations of a process."""
+    """The iterations of a process: their starts and the end of the last one (ns)."""
 
     #: Begins, ascending: as long before the first event as the host usually takes to prepare it, for that
     #: belongs to it. End of the last one (ns).
@@ -343,7 +344,7 @@ class Period:
 
     @property
     def usual(self) -> float:
-        """Usual length (ns)."""
+        """Usual length of an iteration (ns)."""
         return float(np.median(np.diff(self.begins, append=self.end)))
 
     def is_like(self, other: Period) -> bool:
@@ -355,8 +356,8 @@ class Period:
         return abs(self.usual - other.usual) <= apart * self.usual
 
     def move_to(self, other: Period) -> None:
-        """Move the start of the iterations to that of another process's iterations, if any event
-        may be the first.
+        """Move the starts of the iterations to those of another process's iterations, if any event
+        may be the first of an iteration.
         """
         if self.is_sure or other is self:
             return
@@ -371,8 +372,8 @@ class Period:
 
 
 def find_periods(events: Events) -> list[Period]:
-    """Return candidates for the iterations of a process, the shortest first; empty without
-    repetition.
+    """Find what may be the iterations of a process, the shortest first; empty if it does not repeat
+    itself.
     """
     for repeated in find_repeated(events):
         periods = [Period(events, one.places) for one in repeated]
@@ -382,7 +383,7 @@ def find_periods(events: Events) -> list[Period]:
 
 
 def choose_alike(found: Sequence[Sequence[Period]]) -> list[Period]:
-    """Return the iterations of several processes: the shortest that all repeating processes have,
+    """Choose the iterations of several processes: the shortest that all repeating processes have,
     starting at the same place. Return nothing if they differ, or if most processes do not repeat.
     found: candidates of each process.
     """

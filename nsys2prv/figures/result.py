@@ -158,14 +158,16 @@ class Finding(Struct, frozen=True):
         return self.kind in STATING_SHARE
 
     def confine(self, covered: Spans) -> Finding:
-        """Return the finding with only those moments that are in recorded time."""
+        """Return the finding with only the moments that are in recorded time."""
         parts = ((covered.clip(begin, end), ranks) for begin, end, ranks in self.moments)
         moments = ((*part.find_hull(), ranks) for part, ranks in parts if len(part))
         return replace(self, moments=tuple(moments), within=covered.find_hull())
 
     @property
     def look_at(self) -> str:
-        """Return the first moment to look at and the rank, or "": `12.304-12.318 s, rank 3`."""
+        """Return a text that names the first moment to look at and the rank, or "": `12.304-12.318
+        s, rank 3`.
+        """
         parts = []
         for begin, end, ranks in self.moments[:1]:
             parts = [format_span(begin, end)]
@@ -177,7 +179,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Return start and end (ns) of the first moment with some time around it, or None."""
+        """Return (start, end) in ns of the first moment with some time around it, or None."""
         for begin, end, _ in self.moments[:1]:
             around = max((end - begin) // 4, 1)
             return max(begin - around, self.within[0]), min(end + around, self.within[1])
@@ -286,7 +288,7 @@ class Result(Struct, frozen=True):
 
 
 class Results(dict[str, Result]):
-    """Analysis name -> result."""
+    """The results of several analyses: name of the analysis -> result."""
 
     def _repr_html_(self) -> str:
         return "".join(result._repr_html_() for result in self.values())
@@ -307,7 +309,7 @@ def join_findings(lists: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 def group_findings(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Return (group title, findings) in display order."""
+    """Return (title of the group, its findings) for each group, in display order."""
     return [(group, [*own]) for group, own in groupby(findings, attrgetter("group"))]
 
 
@@ -327,7 +329,9 @@ def comes_first(
 
 
 class Context(Struct, frozen=True):
-    """Facts about the job for `conclude`. Its methods replace numbers by texts."""
+    """Facts about the job that `conclude` functions of analyses use. Its methods replace numbers by
+    texts.
+    """
 
     #: Reads the job's events.
     reader: EventReader
@@ -351,7 +355,9 @@ class Context(Struct, frozen=True):
     said: set[str] = field(default_factory=set)
 
     def explain_loss(self) -> str:
-        """Return a sentence for a note about the processes with lost work, or ""."""
+        """Return a sentence for a note about the processes in which GPU work was not recorded, or
+        "".
+        """
         self.said.add(self.options.lost_work)
         return self.options.lost_work
 
@@ -362,7 +368,7 @@ class Context(Struct, frozen=True):
 
     @property
     def elapsed(self) -> int:
-        """The time for which the reports of all processes cover the job (ns)."""
+        """The length of the time for which the reports of all processes cover the job (ns)."""
         return self.options.covered.length
 
     @property
@@ -384,12 +390,14 @@ class Context(Struct, frozen=True):
         return rows.join(devices, "task", how="left", maintain_order="left")
 
     def name_thread(self, row: int) -> tuple[str, str]:
-        """Return the name of a thread without the prefix of helpers, and its host."""
+        """Return the name of a thread (without the prefix of helpers) and the name of its host.
+        row: its row of the trace.
+        """
         name, node = self.reader.rows.threads.select("name", "node").row(row)
         return name.removeprefix("helper "), node
 
     def label_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with numbers of devices replaced by their names, and `node`."""
+        """Replace the numbers of devices in a frame by their names, and add the column `node`."""
         names = self.devices.select("device", "node", name="label")
         joined = _join_names(frame.drop("node", strict=False), names, "device")
         return joined.select(
@@ -397,12 +405,14 @@ class Context(Struct, frozen=True):
         )
 
     def label_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
-        """Replace tasks by names of ranks, and add columns of `tasks` with their locations."""
+        """Replace the numbers of tasks in a frame by names of ranks (column `rank`), and add
+        columns that say where they run, such as `node`.
+        """
         joined = _join_names(frame, self.tasks.select("task", *places, rank="who"), "task")
         return joined.select("rank", *places, pl.exclude("task", "rank", *places))
 
     def find_label(self, value: int, *names: str) -> str:
-        """Return the label of a value in the first of these name sets that contains it (`range`:
+        """Return the label of a value, from the first of these name sets that contains it (`range`:
         groups of NVTX names), or "".
         """
         for name in names:
@@ -416,8 +426,8 @@ class Context(Struct, frozen=True):
     def label_names(
         self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
     ) -> pl.DataFrame:
-        """Replace the values of name sets in a column by labels. unknown: for values without a
-        label (default: the number).
+        """Replace the values in a column by their labels in some name sets. unknown: for values
+        without a label (default: the number).
         """
         known = pl.concat([self.labels[one] for one in sets]).unique("value")
         joined = _join_names(frame, known.select("label", pl.col("value").alias(column)), column)
@@ -432,7 +442,7 @@ def _join_names(frame: pl.DataFrame, names: pl.DataFrame, key: str) -> pl.DataFr
 
 
 class JobRanks(Struct, frozen=True):
-    """The ranks of a job with their hosts, and the time of their devices, for findings."""
+    """The ranks of a job with their hosts, and the time of their devices, as findings name them."""
 
     #: A row for each task, as `Context.tasks` has them.
     tasks: pl.DataFrame
@@ -460,8 +470,8 @@ class JobRanks(Struct, frozen=True):
         return bool(self.devices["label"].is_not_null().any())
 
     def list_ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        """Return the ranks of these tasks, in order, without tasks that have none. Return nothing
-        for a job of one process, whose number means nothing.
+        """Return the ranks of these tasks, in order, without tasks that have none. For a job of one
+        process, return nothing, because its rank means nothing.
         """
         if self.tasks.height == 1:
             return ()
@@ -532,7 +542,7 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 
 
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> dict[int, str]:
-    """Return communicator value -> name.
+    """Give each communicator a name from its members. Return value of the communicator -> name.
 
     kernels: at least one row per communicator (value, negative if unknown) and task. tasks: task,
     rank (or null), who, node, is_gpu. Communicators with the same members are numbered: `world

@@ -104,8 +104,8 @@ def _read_mpi_samples(unit: DeviceGroup, thread: int) -> pl.DataFrame:
 
 
 def read_stacks(unit: DeviceGroup) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the call stacks of a unit sorted by start, and their texts, as `read_stacks` of
-    readers does. They are read once.
+    """Return the call stacks of a unit sorted by start, and their texts, as
+    :meth:`EventReader.read_stacks` does. They are read once.
     """
 
     def read() -> tuple[pl.DataFrame, pl.Series]:
@@ -149,8 +149,8 @@ def find_mpi_samples(unit: DeviceGroup, thread: int) -> Spans:
 def divide_time(
     time: Spans, calls: Iterable[pl.DataFrame], samples: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Divide the time of a thread among places: `place`, `time` (ns), and `count` of calls and
-    samples.
+    """Divide the time of a thread among places of the program. Return `place`, `time` (ns), and
+    `count` of calls and samples.
 
     Calls take precedence, in the order of the frames; of nested calls, the innermost counts.
     Samples divide the remaining time, and represent no more than that. calls: `begin`, `end`,
@@ -201,7 +201,7 @@ def find_sampled_spans(unit: DeviceGroup, thread: int, where: pl.Expr | bool = T
 
 
 def find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, Spans]:
-    """Return four sets of times of a thread: it runs; it is off the CPU; it has not begun, has
+    """Divide the time of a thread into four sets: it runs; it is off the CPU; it has not begun, has
     ended or only waits (after it left the CPU for the last time, with no recorded call); and all
     threads are in that third state while GPU metrics are recorded.
     """
@@ -242,8 +242,9 @@ def _find_states(unit: DeviceGroup, thread: int) -> tuple[Spans, Spans, Spans, S
 
 
 def measure_places(unit: DeviceGroup, thread: int, spans: Spans) -> pl.DataFrame:
-    """Return how much of a set of times a thread spends in each place of the program: `place`
-    (functions, see :func:`label_place`), `time` (ns). For the remaining time, too little is known.
+    """Return how long a thread is in each place of the program within a set of times, as `place` (a
+    number that stands for functions, see :func:`label_place`) and `time` (ns). For the remaining
+    time, too little is known.
     """
     samples, calls = None, []
     for layout in CALLS:
@@ -362,9 +363,9 @@ def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | 
 
 
 def list_places(frames: Frames, context: Context) -> pl.DataFrame:
-    """Return the places of hosts while GPUs are idle, for each task the longest first: `who`,
-    `where`, `time_ns`, `idle_share` (of its GPUs' idle time). frames: `activities` and `uses`, from
-    findings.py.
+    """Return where in the program hosts are while GPUs are idle, for each task the longest place
+    first: `who`, `where`, `time_ns`, `idle_share` (of its GPUs' idle time). frames: `activities`
+    and `uses`, from findings.py.
     """
     rows, uses = frames["activities"], frames["uses"]
     if not rows.height:

@@ -68,7 +68,7 @@ SIGNS = {"good": "", "fair": "-", "poor": "!"}
 
 
 class Row(Struct, frozen=True):
-    """A value that every run has: a row of the study."""
+    """A row of a study: a value that every run has, such as an efficiency."""
 
     #: Its name in JSON: `speedup`, or `device.parallel` for a figure of a part of the run.
     path: str
@@ -88,18 +88,18 @@ class Row(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name below the value that it is a factor of."""
+        """The name of the value, as shown below the value that it is a factor of."""
         return self.short or self.name
 
     @property
     def bare_name(self) -> str:
-        """Its name without the owner of the efficiency (device, host), if that is clear from the
-        context.
+        """The name of the value without the owner of the efficiency (device, host), if that is
+        clear from the context.
         """
         return self.name.removeprefix("Device ").removeprefix("MPI ").removesuffix(" efficiency")
 
     def find_value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the value from the metrics of a run or region, or None if unknown."""
+        """Return this value from the metrics of a run or region, or None if unknown."""
         part, _, key = self.path.rpartition(".")
         return (metrics.get(part) or {} if part else metrics).get(key)
 
@@ -112,14 +112,16 @@ Figures = list[tuple[Row, list[float | None]]]
 
 
 def list_factors(path: str) -> list[str]:
-    """Return the factors of an efficiency: the efficiencies that follow it one level deeper."""
+    """Return the paths of the efficiencies whose product this efficiency is. path: of the
+    efficiency.
+    """
     at = ROWS.index(ROW_OF[path])
     below = takewhile(lambda row: row.depth > ROWS[at].depth, ROWS[at + 1 :])
     return [row.path for row in below if row.depth == ROWS[at].depth + 1]
 
 
 def rate_efficiency(value: float) -> str:
-    """Return whether an efficiency, rounded as it is printed (79.96% is 80.0%), is good, fair or
+    """Return the rating of an efficiency, rounded as it is printed (79.96% is 80.0%): good, fair or
     poor.
     """
     printed = round(value, 3)
@@ -127,8 +129,8 @@ def rate_efficiency(value: float) -> str:
 
 
 def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
-    """Return the rows with a value in any of these runs or regions, and their values. Rows within
-    and between nodes are included only if there are several nodes.
+    """Return the rows of a study that have a value in any of these runs or regions, each with its
+    values. Rows within and between nodes are included only if there are several nodes.
     """
     found = [(row, [row.find_value(one) for one in figures]) for row in ROWS]
     if any(row.path == OFFLOAD and any(values) for row, values in found):
@@ -147,7 +149,9 @@ def list_known_rows(figures: Sequence[Mapping[str, Any]]) -> Figures:
 
 
 def nest_rows(figures: Figures) -> Figures:
-    """Return rows with their depth below the known values of which they are factors."""
+    """Set the depth of rows to their place below the known values of which they are factors.
+    figures: rows with values.
+    """
     rows, above = [], []
     for row, values in figures:
         above = [depth for depth in above if depth < row.depth]
@@ -157,7 +161,7 @@ def nest_rows(figures: Figures) -> Figures:
 
 
 class Interval(Struct, frozen=True):
-    """The focus of analysis of a run."""
+    """The part of a run that a study analyzes: its iterations, or the whole run."""
 
     #: Begin and end (ns of the trace).
     begin_ns: int
@@ -169,7 +173,9 @@ class Interval(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Kernels of a class, or communication of a sort, per iteration on all ranks."""
+    """Work of one kind per iteration on all ranks: kernels of a class, or communication of one
+    operation.
+    """
 
     #: Kernels, operations or calls of an iteration.
     count: float
@@ -189,7 +195,7 @@ def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
 
 
 class Past(Struct, frozen=True):
-    """An earlier study of the program."""
+    """An earlier study of the same program."""
 
     #: Its name, and the start of its first run (UTC), or "" if not recorded.
     name: str
@@ -199,7 +205,7 @@ class Past(Struct, frozen=True):
 
 
 class Run(Struct, kw_only=True):
-    """A run of the program."""
+    """A run of the program, with the values that a study compares."""
 
     #: As it was given: a folder, a report, a pattern.
     name: str
@@ -257,31 +263,31 @@ class Run(Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The number of units as text."""
+        """The number of GPUs (or ranks) as text."""
         return format_count(self.units, "GPU" if self.devices else "rank")
 
     @property
     def title(self) -> str:
-        """Its label, or its path, on one line."""
+        """The label of the run, or its path, on one line."""
         return escape_to_one_line(self.label or self.name)
 
     @property
     def focus(self) -> str:
-        """Return the name of the time that its findings would shorten."""
+        """Return the name of the time that the findings of the run would shorten."""
         return "steady state" if self.interval.iterations else "time"
 
     @property
     def focus_ns(self) -> float:
-        """The time that its values cover (ns)."""
+        """The length of the time that the values of the run cover (ns)."""
         return self.metrics["elapsed_ns"] * max(1, self.interval.iterations)
 
     @property
     def lost_ns(self) -> float | None:
-        """The time that devices lose per iteration (ns), or None."""
+        """The time that devices lose per iteration (ns), or None if unknown."""
         return compute_loss(self.metrics, self.metrics["elapsed_ns"])
 
     def find_value(self, path: str) -> float | None:
-        """Return a value, or None if unknown."""
+        """Return a value of the run by its path, or None if unknown."""
         return ROW_OF[path].find_value(self.metrics)
 
     def is_labelled_by_path(self) -> bool:
@@ -308,7 +314,7 @@ _COMPUTED = Annotated[
 
 
 class Scaling(Struct, frozen=True):
-    """How the work grows with the number of devices."""
+    """How the work of a study's runs grows with the number of devices."""
 
     #: `strong`, `weak`, or None if undecided.
     detected: str | None
@@ -324,7 +330,7 @@ T = TypeVar("T", bound="ComparedRuns")
 
 
 class ComparedRuns(Struct):
-    """The values of a study. `runs` are sorted by devices, nodes and ranks."""
+    """Runs of one program and their values. `runs` are sorted by devices, nodes and ranks."""
 
     scaling: Scaling
     #: Name of the run that speedup and scalability are relative to.
@@ -407,14 +413,14 @@ class ComparedRuns(Struct):
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of the largest run that are about the focus of analysis."""
+        """The findings of the largest run about the time that the study analyzes."""
         run = self.runs[-1]
         found = map(Finding.from_dict, run.findings)
         return [one for one in found if not (run.interval.iterations and one.kind in OUTSIDE)]
 
     @property
     def missing(self) -> list[str]:
-        """Return lines about values that are unknown, and why."""
+        """Return lines about values that are unknown in some runs, and why."""
         return self.list_lines(lambda run: run.missing)
 
     @property
@@ -431,15 +437,15 @@ class ComparedRuns(Struct):
         return f"{self.scaling.used} scaling{why}; {reference}"
 
     def list_environment(self) -> list[tuple[str, list[str]]]:
-        """Return (name, text per run) about where and how the runs were executed and recorded; ""
-        if unknown.
+        """Return (name, text for each run) about where and how the runs were executed and recorded;
+        "" if unknown.
         """
         names = dict.fromkeys(name for run in self.runs for name in run.environment)
         return [(name, [run.environment.get(name, "") for run in self.runs]) for name in names]
 
     def list_work(self, sort: str) -> list[tuple[str, list[Work | None]]]:
-        """Return the `kernels` by class, or the `communication` by operation, per iteration of each
-        run, sorted by the largest time in any run.
+        """Return (name, work in each run or None) for `kernels` by class or `communication` by
+        operation (as `sort` says), per iteration, sorted by the largest time in any run.
         """
         each = [run.work.get(sort, {}) for run in self.runs]
         most: dict[str, float] = {}
@@ -450,9 +456,9 @@ class ComparedRuns(Struct):
         return [(name, [own.get(name) for own in each]) for name in names]
 
     def estimate_chance(self, first: Run, last: Run, path: str) -> float:
-        """Return the random difference between two runs' values: two standard errors from the
+        """Return by how much a value of two runs may differ by chance: two standard errors from the
         spread over iterations, or half the difference between repeats of one of them; for times, as
-        a share.
+        a share. path: of the value.
         """
         row, errors, spreads = ROW_OF[path], [], []
         for run in (first, last):
@@ -464,9 +470,9 @@ class ComparedRuns(Struct):
         return max(2 * sum(one**2 for one in errors) ** 0.5, *spreads)
 
     def list_recommendations(self) -> list[tuple[Finding, list[float | None]]]:
-        """Return the recommendations by savings, causes before limits. Each finding of the runs
-        about their focus is listed once, from the largest run that has it, with its share in each
-        run or None.
+        """Return (finding, its share in each run or None), sorted by savings, causes before limits.
+        Each finding of the runs about the analyzed time is listed once, from the largest run that
+        has it.
         """
         found: dict[tuple[str, str], Finding] = {}
         for run in reversed(self.runs):
@@ -477,8 +483,8 @@ class ComparedRuns(Struct):
         return [(one, self.list_shares(one)) for one in order]
 
     def explain_low(self) -> list[tuple[Row, float | None, float, list[Finding]]]:
-        """Return each factor of the largest run that is low or has decreased: its row, its value in
-        the reference and in this run, and the findings that explain it.
+        """Return (row, value in the reference, value in the largest run, findings that explain it)
+        for each factor of the largest run that is low or has decreased.
         """
         first, last = self.reference_run, self.runs[-1]
         found, explained = list(map(Finding.from_dict, last.findings)), []
@@ -495,13 +501,13 @@ class ComparedRuns(Struct):
         return explained
 
     def list_metrics(self) -> list[tuple[str, list[float | None]]]:
-        """Return the mean GPU metrics of the runs, if recorded."""
+        """Return (name, mean in each run or None) for each sampled GPU metric."""
         names = dict.fromkeys(name for run in self.runs for name in run.gpu_metrics)
         return [(name, [run.gpu_metrics.get(name) for run in self.runs]) for name in names]
 
     def list_history(self, path: str) -> list[tuple[str, list[float | None]]]:
-        """Return a value over earlier studies and this one, for each run that also appears in an
-        earlier study.
+        """Return how a value changed over earlier studies and this one: (heading, values in order)
+        for each run that also appears in an earlier study. path: of the value.
         """
         row = ROW_OF[path]
         each = [
@@ -513,7 +519,7 @@ class ComparedRuns(Struct):
         return [(head, own) for head, own in named if any(one is not None for one in own[:-1])]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
-        """Return the share in each run of a finding of the largest run, or None."""
+        """Return the share of a finding of the largest run in each run, or None."""
         shares = []
         for run in self.runs:
             alike = [
@@ -531,7 +537,7 @@ class ComparedRuns(Struct):
 
     def list_lines(self, list_of_run: Callable[[Run], Sequence[str]]) -> list[str]:
         """Return the lines of all runs without repetitions. A line that not all runs have begins
-        with the names of its runs.
+        with the names of its runs. list_of_run: returns the lines of a run.
         """
         runs_by_line: dict[str, list[str]] = {}
         for run in self.runs:
@@ -568,8 +574,8 @@ class ComparedRuns(Struct):
         return bare[0].upper() + bare[1:] if bare != name else name
 
     def list_figures(self) -> Figures:
-        """Return the values of the runs. A run without iterations has no time if other runs have
-        iterations.
+        """Return the rows of the study, each with its value in each run. A run without iterations
+        has no time if other runs have iterations.
         """
         counts = [run.interval.iterations for run in self.runs]
         metrics = [
@@ -579,7 +585,7 @@ class ComparedRuns(Struct):
         return nest_rows(list_known_rows(metrics))
 
     def list_region_figures(self) -> list[tuple[str, Figures]]:
-        """Return for each run and region name the values of regions side by side. Times are per
+        """Return (name of the run, rows with the values of its regions side by side). Times are per
         iteration.
         """
         if not self.regions:
@@ -588,8 +594,8 @@ class ComparedRuns(Struct):
         return [*zip(self.name_runs(False), map(list_known_rows, each), strict=True)]
 
     def group_regions(self) -> list[tuple[Row, str, str, list[float | None]]]:
-        """Return the values of regions, sorted by row and run: row, its name (in the first of its
-        runs), run, and a value per region.
+        """Return the values of regions, sorted by row and run: (row, its name in the first of its
+        runs, run, value in each region).
         """
         regions = [
             (head, {row.path: values for row, values in figures})
@@ -617,7 +623,9 @@ def _find_region(run: Run, name: str) -> Metrics:
 
 
 def name_metrics(device: Mapping[str, Any], host: Mapping[str, Any]) -> Metrics:
-    """Return the efficiencies by part. device, host: rows of the tables of devices and hosts."""
+    """Return the efficiencies by part of the job. device, host: rows of the tables of devices and
+    hosts.
+    """
     metrics: Metrics = {"device": {}, "host": {}}
     for part, row in (("device", device), ("host", host)):
         for column, value in row.items():

@@ -63,8 +63,8 @@ NO_DEVICE = -1
 
 
 def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
-    """Return (task, device) for all GPU work, and tasks of ranks without any (with NO_DEVICE),
-    sorted by task.
+    """Return (task, device), sorted, for each pair of a task and a GPU on which it has work; and
+    (task, NO_DEVICE) for ranks without any.
     """
     lanes = {(task, device) for device, task, _ in group.work_counts}
     busy = {one for task, _ in lanes for one in (task, group.find_host(task))}
@@ -75,8 +75,8 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
 
 
 def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:
-    """Yield (part, spans) of the covered time: each of PARTS for a GPU, or of HOST_PARTS for a rank
-    without a GPU. A part may be yielded several times.
+    """Divide the covered time of a GPU, or of a rank without a GPU: yield (part, spans) for each of
+    PARTS, or of HOST_PARTS. A part may be yielded several times.
     """
     if device == NO_DEVICE:
         yield from find_task_parts(group, task, group.covered)
@@ -117,8 +117,8 @@ def _find_nccl_spans(group: DeviceGroup, device: int) -> tuple[Spans, Spans]:
 
 
 def collect(group: DeviceGroup) -> Collected:
-    """Yield the parts of each lane (ns): by task and GPU (`lanes`), by iteration (`iterations`),
-    and over time (`bins`; also for a GPU's host).
+    """Yield the division of time (ns) of each GPU or rank: in total (`lanes`), by iteration
+    (`iterations`), and over time (`bins`; also for a GPU's host).
     """
     steady, covered = group.options.steady, group.options.covered_steady
     bins = np.arange(count_bins(group) + 1) * group.duration // count_bins(group)
@@ -154,14 +154,16 @@ def collect(group: DeviceGroup) -> Collected:
 
 
 def count_bins(group: DeviceGroup) -> int:
-    """Return the number of bins over time."""
+    """Return the number of equal spans (bins) into which figures over time divide the trace."""
     rows = group.reader.rows
     lanes = max(rows.devices.height, rows.threads["rank"].n_unique(), 1)
     return min(max(ALL_BINS // lanes, FEWEST_BINS), MOST_BINS)
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of the parts by GPU (or rank), by iteration and over time."""
+    """Add tables of the division of time by GPU (or rank), by iteration and over time to the
+    result.
+    """
     lanes = frames["lanes"]
     if not lanes.height:
         result.missing.append(f"where the time went: {context.explain_absence(tuple(WORK))}")
@@ -265,7 +267,7 @@ def collect_path(unit: DeviceGroup) -> Collected:
 
 
 def conclude_path(unit_frames: Frames, context: Context, result: Result) -> None:
-    """Add tables of the critical path by cause, rank, class and kernel."""
+    """Add tables of the critical path by cause, rank, class and kernel to the result."""
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the time of the whole job, also for ranks, classes and kernels.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
@@ -373,7 +375,7 @@ def _find_idle(group: DeviceGroup, task: int) -> tuple[Spans | None, set[int]]:
 
 def conclude_stacks(frames: Frames, context: Context, result: Result) -> None:
     """Add the folded stacks, and the flame graph of threads that launch GPU work while the GPUs are
-    idle.
+    idle, to the result.
     """
     stacks = frames["stacks"]
     if not stacks.height:

@@ -29,7 +29,7 @@ JSON = ".json"
 
 
 class JobFacts(TypedDict, total=False):
-    """Facts about a job; `job` in JSON."""
+    """Facts about a job, such as its ranks, nodes and GPUs: `job` in JSON."""
 
     #: Its name: its first report, and the number of others.
     name: str
@@ -138,7 +138,9 @@ class FinishedJob(Struct, frozen=True):
         return int(self.description.get("job_ns", self.duration))
 
     def find_frame(self, analysis: str, name: str) -> pl.DataFrame | None:
-        """Return a table, or None if it does not exist, for example in a file written with --only."""
+        """Return a table of an analysis as a frame, or None if it does not exist, for example in a
+        file written with --only. name: of the table.
+        """
         tables = self.results[analysis].tables if analysis in self.results else {}
         return tables[name].frame if name in tables else None
 
@@ -154,7 +156,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def first_findings(self) -> Sequence[Finding]:
-        """The findings of the first group, or none."""
+        """The findings of the first group (usually the causes of lost time), or none."""
         return next((own for _, own in group_findings(self.findings)), [])
 
     @property
@@ -169,8 +171,8 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def clock(self) -> tuple[float, bool] | None:
-        """The clock of the GPUs (Hz), and whether it was sampled during computation (True) or is
-        the maximum clock. None if unknown, or if GPUs differ.
+        """The clock of the GPUs as (Hz, True) if it was sampled during computation, or (Hz, False)
+        if it is their maximum clock. None if unknown, or if GPUs differ.
         """
         if sampled := self.find_row("efficiencies", "instructions").get("clock_hertz"):
             return sampled, True
@@ -191,7 +193,9 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def lanes(self) -> pl.DataFrame:
-        """The lanes, from `time.lanes` in time_division.py; may be empty."""
+        """The division of time for each GPU or rank (lane), from `time.lanes` in time_division.py;
+        may be empty.
+        """
         frame = self.find_frame("time", "lanes")
         return pl.DataFrame() if frame is None else frame
 
@@ -215,7 +219,7 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def part(self) -> tuple[str, int]:
-        """The part of the job to which shares of time refer, and its length (ns)."""
+        """The name of the part of the job to which shares of time refer, and its length (ns)."""
         begin, end = self.span
         if begin > 0 or end < self.duration:
             return "the steady state", end - begin
@@ -223,7 +227,9 @@ class FinishedJob(Struct, frozen=True):
 
     @property
     def whole(self) -> tuple[str, int]:
-        """The part of the job to which shares of one-time costs refer, and its length (ns)."""
+        """The name of the part of the job to which shares of one-time costs refer, and its length
+        (ns).
+        """
         covered = int(self.description.get("covered_ns", self.duration))
         return "the captured part of the job" if covered < self.duration else "the job", covered
 

@@ -48,7 +48,7 @@ def format_first_screen(
     style: Style,
     whole: str = "the job",
 ) -> str:
-    """Return the lines of the first screen. head: first lines. notes: about the capture, below
+    """Return the report on one screen, as text. head: first lines. notes: about the capture, below
     these. whole: name of the time to which shares refer without a steady state.
     """
     width = min(style.width or COLUMNS, style.text_width)

@@ -24,7 +24,7 @@ Slice = tuple[int, int, str, dict[str, str]]
 
 
 def append_report(trace: Path, job: FinishedJob) -> None:
-    """Append the report to the trace of the same job."""
+    """Append the findings of a report to the Perfetto trace of the same job, as tracks."""
     packets = b"".join(_make_packets(job))
     with trace.open("ab") as file:
         file.write(gzip.compress(packets) if trace.suffix == ".gz" else packets)

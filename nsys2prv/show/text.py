@@ -112,8 +112,8 @@ MANY, LEAST_SHOWN = 8, 3
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
-    """Return a frame as aligned lines, with durations in readable units and fractions in percent.
-    width: maximum width of the lines; None for any.
+    """Return a frame as aligned lines of text, with durations in readable units and fractions in
+    percent. rows: maximum number of rows. width: maximum width of the lines; None for any.
     """
     shown = frame.head(rows)
     columns = [
@@ -142,7 +142,7 @@ def format_heading(name: str) -> str:
 
 
 def format_cell(name: str, value: object) -> str:
-    """Return a value of a column as text."""
+    """Return a value of a column as text. name: of the column; its ending determines the unit."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -184,7 +184,9 @@ def say_clock(clock: tuple[float, bool] | None) -> str:
 
 
 def format_work(work: Work | None) -> str:
-    """Return the time of an iteration as text, with the number of items and their bytes."""
+    """Return the time of some work in an iteration as text, with the number of kernels or transfers
+    and their bytes.
+    """
     if work is None:
         return "-"
     size = format_size(work.bytes) if work.bytes else ""
@@ -194,7 +196,7 @@ def format_work(work: Work | None) -> str:
 
 
 def format_figure(row: Row, value: float | None) -> str:
-    """Return a value of a run as text."""
+    """Return a value of a run as text; the row says which value it is."""
     if value is None:
         return "-"
     if row.is_efficiency:
@@ -208,8 +210,8 @@ def make_figure_column(
     style: Style,
     in_words: bool = False,
 ) -> Column:
-    """Return a column of values, each followed by its rating, with "" for missing rows. in_words:
-    write the rating in words instead of a sign.
+    """Make a column of a table from values, each followed by its rating, with "" for missing rows.
+    head: heading. in_words: write the rating in words instead of a sign.
     """
     signs = RATINGS if in_words else SIGNS
     width, figures = max(map(len, signs.values())), list(figures)
@@ -274,8 +276,8 @@ WORKS = {
 
 
 class Style(Struct, frozen=True):
-    """Style of printed text. In a pipe, nothing depends on a terminal: tables have all columns, and
-    there are no escape sequences.
+    """Width, length and colors of printed text. In a pipe, nothing depends on a terminal: tables
+    have all columns, and there are no escape sequences.
     """
 
     #: Columns of the terminal, None for tables of any width.
@@ -313,8 +315,8 @@ def format_results(
     style: Style | None = None,
     whole: str = "the job",
 ) -> str:
-    """Return the results as text. whole: name of the time to which shares refer without a steady
-    state.
+    """Return the results of analyses as text. head: first lines. whole: name of the time to which
+    shares refer without a steady state.
     """
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style, whole)
@@ -510,8 +512,8 @@ def _format_blocks(result: Result, style: Style) -> list[list[str]]:
 def list_efficiencies(
     result: Result,
 ) -> tuple[list[str], list[tuple[Row, Sequence[float | None]]]] | None:
-    """Return the parts of the job, and the rows of the efficiency tree with a value for each part;
-    None without efficiencies.
+    """Return the names of the parts of the job, and the rows of the efficiency tree, each with a
+    value for each part; None without efficiencies.
     """
     tables = [result.tables.get(name) for name in ("device", "host")]
     if not any(tables):
@@ -549,7 +551,8 @@ def _format_tree(result: Result, style: Style) -> list[str]:
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
-    """Return the rows of a table to print, and the number of omitted ranks or devices.
+    """Choose the rows of a long table of ranks or devices to print. Return them, and the number of
+    omitted ranks or devices.
 
     The rows are minimum, mean and maximum of all, then the worst, together `rows` or a few more.
     Tables of few ranks or devices, or with several rows for each, are returned unchanged.

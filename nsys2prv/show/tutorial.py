@@ -53,9 +53,9 @@ def describe_opening(page: Path) -> str:
 
 
 def write_tutorial(job: FinishedJob, trace: Path, folder: Path) -> Path:
-    """Write the tutorial of a job to a folder, which is created; return its page. trace: of the
-    job, with the times of its findings. Raise Nsys2prvError if the trace cannot be read or the
-    folder cannot be written.
+    """Write a tutorial about a job's findings, which Paraver opens, to a folder, which is created;
+    return its page. trace: of the job, with the times of its findings. Raise Nsys2prvError if the
+    trace cannot be read or the folder cannot be written.
     """
     titles = {fit.path: fit.title for fit in find_views_for_trace(trace) if not fit.lacking}
     texts = {path: text for path, text in make_views(trace).items() if path in titles}

@@ -50,18 +50,20 @@ NAMED_TIMES = ("part", "names", "name", "time", "longest")
 
 
 class CauseContext(JobFacts, frozen=True, dict=True):
-    """A job and its replay, from which causes are described."""
+    """Describes causes of lost time in a job: finds the names, NVTX ranges and moments of the work
+    concerned.
+    """
 
     replay: Replay
 
     @property
     def graph(self) -> Graph:
-        """The graph of the job."""
+        """The dependency graph of the job."""
         return self.replay.graph
 
     @property
     def edges(self) -> Edges:
-        """Edges of the graph."""
+        """Columns about the edges of the graph."""
         return self.replay.edges
 
     @cached_property
@@ -78,7 +80,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def host_places(self) -> list[tuple[int, int, float]]:
-        """Kind, key and share of each host activity on the critical path, the longest first."""
+        """(kind, key, share) of each host activity on the critical path (a call, or the time
+        between two calls), the longest first.
+        """
         path, kinds = self.replay.path, self.replay.edges.kind
         path = path[np.isin(kinds[path], (Kind.CALL, Kind.GAP, Kind.LAUNCH))]
         sums = self.replay.sum_work(path, "kind", "key")
@@ -97,8 +101,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @cached_property
     def already(self) -> dict[str, bool]:
-        """Measures that the program already takes: most launches are of graphs; no copy uses
-        pageable memory; micro-batches pass a rank several times.
+        """Measures against lost time that the program already takes, as key -> bool: most launches
+        are of graphs; no copy uses pageable memory; micro-batches pass a rank several times.
         """
         copies, kinds = self.frames["copies"], map_labels("memory_kind")
         used = {*copies["source"], *copies["destination"]} if copies.height else set()
@@ -112,25 +116,27 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         }
 
     def advise(self, key: str) -> str:
-        """Return advice (a key of ADVICE), or an alternative if the program already follows it."""
+        """Return the advice with this key of ADVICE, or an alternative if the program already
+        follows it.
+        """
         others = TEXTS["already"].get(key, {})
         return ADVICE[next((do for fact, do in others.items() if self.already[fact]), key)]
 
     def is_backed(self, gain: float, states: float) -> bool:
-        """Return True if the times that a claim states (ns) amount to its savings, which are a
-        share of the span.
+        """Return True if the times that explain a cause (`states`, ns) amount to its savings
+        (`gain`, a share of the span).
         """
         return states >= LEAST_STATED * gain * self.replay.span
 
     def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
-        """Return a sentence that some host activity is not recorded, or only partly, with the
+        """Return a sentence that some host activity was not recorded, or only partly, with the
         option that records it.
         """
         return say("unrecorded", what=what, partly=partly, options=self.lacking)
 
     def list_unrecorded(self, known: object) -> list[Said]:
-        """Return sentences about options that would record more about hosts. known: recorded kinds
-        of host activity.
+        """Return sentences about options that would record more about hosts. known: kinds of host
+        activity that were recorded; empty for none.
         """
         return [self.describe_unrecorded(known)] if self.frames["unrecorded"].height else []
 
@@ -142,13 +148,13 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return np.maximum(end - begin, 0)
 
     def find_times(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return start and end of each edge (ns)."""
+        """Return two arrays: the recorded start and end of each edge (ns)."""
         time = self.graph.time
         return time[self.edges.source[edges]], time[self.edges.target[edges]]
 
     def measure_busy(self, edges: np.ndarray) -> float:
-        """Return the share of these edges during which a GPU of the process works, for the process
-        with the most time in them.
+        """Return the share of these edges' time in which a GPU of the process works, for the
+        process with the most time in them.
         """
         lasts, process = self.measure(edges), np.maximum(self.edges.process[edges], 0)
         longest = int(np.argmax(np.bincount(process, lasts, 1)))
@@ -158,7 +164,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return float(busy / max(lasts[own].sum(), 1))
 
     def keep_name(self, edges: np.ndarray, saved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the edges of the name with the largest savings, and their savings (ns)."""
+        """Keep only the edges of the name (such as a kernel) with the largest savings. Return them,
+        and their savings (ns). saved: savings of each edge (ns).
+        """
         if not len(edges):
             return edges, saved
         own = self.edges.key[edges] == self._find_longest_name(edges, saved, "key")[0]
@@ -170,9 +178,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def find_moment(
         self, edges: np.ndarray, saved: np.ndarray, ranks: tuple[int, ...] = ()
     ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Return the moments with the largest savings: start, end (ns of the trace) and ranks to
-        look at. ranks: ranks at fault. If there are many small parts, return all moments in which
-        others wait for these ranks.
+        """Return the moments with the largest savings, as (start, end, ranks to look at); times are
+        ns of the trace. edges, saved: the work, and its savings (ns). ranks: ranks at fault. If
+        there are many small parts, return all moments in which others wait for these ranks.
         """
         if not len(edges):
             return ()
@@ -204,22 +212,24 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     # Names.
 
     def name_call(self, name: int) -> str:
-        """Return the label of a call."""
+        """Return the label of a call. name: its number."""
         return self.replay.job.calls.get(name, f"call {name}")
 
     def name_kernel(self, name: int) -> str:
-        """Return the label of a kernel or a graph."""
+        """Return the label of a kernel or a graph. name: its number."""
         label = self.context.find_label(name, "kernels", "nccl_kernels", "graphs")
         return shorten_name(label) or f"kernel {name}"
 
     def name_transfer(self, kind: Kind, name: int) -> str:
-        """Return the label of a transfer: an NCCL kernel or an MPI call."""
+        """Return the label of a transfer: an NCCL kernel or an MPI call. name: its number."""
         if name <= 0:
             return TEXTS["work"][kind.name]
         return self.name_kernel(name) if kind == Kind.NCCL else self.name_call(name)
 
     def name_transfers(self, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Return a text with the transfers that have most of these weights, and their NVTX range."""
+        """Return a text with the transfers that have most of the weight, and their NVTX range.
+        weights: of each edge.
+        """
         names, place = np.unique(split_size(self.edges.size[edges])[0], return_inverse=True)
         own = place == np.argmax(np.bincount(place, weights, len(names)))
         kind = Kind(self.edges.kind[edges[own][0]])
@@ -246,7 +256,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return f"between {before} calls" if before == after else f"between {before} and {after}"
 
     def name_work(self, edges: np.ndarray, weights: np.ndarray) -> Said:
-        """Return a text with the place and the NVTX range that have most of these weights."""
+        """Return a text with the place in the program and the NVTX range that have most of the
+        weight. weights: of each edge.
+        """
         kind, key, *_ = self._find_longest_name(edges, weights, "kind", "key")
         return self._name_inside(self.name_place(Kind(kind), key), edges, weights)
 
@@ -301,8 +313,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return (group, share) if share >= EXPLAINS else (-1, 0.0)
 
     def find_groups(self, edges: np.ndarray) -> np.ndarray:
-        """Return the group of the innermost NVTX range in which the host executed or launched each
-        edge, or -1: on its thread, otherwise on the first thread of its process.
+        """Return for each edge the group of the innermost NVTX range in which the host executed or
+        launched its work, or -1: on its thread, otherwise on the first thread of its process.
         """
         work, row, time = self._find_host_times(edges)
         groups, rows = np.full(len(edges), -1, np.int64), self.context.reader.rows
@@ -411,8 +423,8 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         )
 
     def describe_pauses(self, edges: np.ndarray, told: str) -> list[Said]:
-        """Return sentences about the activities of hosts in pauses, and about options that would
-        record more of them. told: NVTX range that has already been named.
+        """Return sentences about the activities of hosts between calls, and about options that
+        would record more of them. edges: the pauses. told: NVTX range that has already been named.
         """
         pauses = self.find_pauses(edges)
         if pauses.range and pauses.range.name == told:
@@ -421,7 +433,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return [*described, *self.list_unrecorded(described)]
 
     def find_pauses(self, edges: np.ndarray) -> Pauses:
-        """Return the activities of the host with the longest total pauses during these edges."""
+        """Return the activities of a host during these pauses between calls: of the host with the
+        longest pauses in total.
+        """
         if (longest := self._find_longest(edges)) is None:
             return Pauses(dict.fromkeys(PARTS, 0), None, None)
         unit, row, spans = longest

@@ -25,7 +25,8 @@ from nsys2prv.verdict.words import Claim, Said, say
 
 def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
     """Return the changes in which no thread waits for a CPU: host work takes only its running time,
-    and an MPI transfer is shortened by the longest CPU wait among its members. waits: from CpuUse.
+    and an MPI transfer is shortened by the longest CPU wait among its members. waits: from
+    :class:`CpuUse`.
     """
     work, lost = measure_edges(replay, replay.select((Kind.GAP, Kind.CALL)), waits)
     weight = replay.graph.weight
@@ -44,7 +45,7 @@ def skip_cpu_waits(replay: Replay, waits: pl.DataFrame) -> Changes:
 
 
 class CpuShortage(Struct, frozen=True):
-    """The ranks that wait for CPUs, the thread that waits longest, and the occupants of its CPU."""
+    """Ranks that wait for CPUs, the thread that waits longest, and what occupies its CPU."""
 
     #: Waits of threads: rows of CpuUse.
     waits: pl.DataFrame
@@ -71,7 +72,7 @@ class CpuShortage(Struct, frozen=True):
 def find_shortage(
     frames: Mapping[str, pl.DataFrame], hosts: Mapping[int, str]
 ) -> CpuShortage | None:
-    """Return the CPU shortage of a job, or None without evidence of one. hosts: task -> host."""
+    """Return the shortage of CPUs in a job, or None without evidence of one. hosts: task -> host."""
     use = find_cpu_use(frames, hosts)
     if use is None:
         return None
@@ -139,9 +140,7 @@ def _find_short(
 
 
 def describe_cpu(cause: Cause, facts: CauseContext, found: CpuShortage) -> Claim:
-    """Return a claim about the ranks that wait for CPUs, these CPUs, and what occupies them
-    meanwhile.
-    """
+    """Describe ranks that wait for CPUs: these CPUs, and what occupies them meanwhile."""
     job, worst = facts.job, facts.replay.list_saved(cause.changes)
     cpus = f"{inflect('CPU', len(found.cpus))} {format_numbers([*found.cpus])}"
     title = say(found.key, who=job.describe_ranks([*found.tasks]), cpus=cpus, threads=found.threads)

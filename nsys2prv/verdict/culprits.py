@@ -48,7 +48,7 @@ GOING_ON = [part for part in PARTS if part not in (*OVER, "away")]
 
 
 def describe_culprit(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim:
-    """Return a claim about the processes or links that make others wait, and the reason."""
+    """Describe processes or links that make others wait, and the reason."""
     helpers = facts.replay.job.helpers
     tasks = tuple(process + 1 for process in suspect.processes if process not in helpers)
     describe = _describe_own if suspect.is_own else _DESCRIBE[cause.kind]

@@ -76,7 +76,7 @@ NO_VERDICT = "bottlenecks cannot be determined"
 
 
 def conclude(frames: Frames, context: Context, result: Result) -> None:
-    """Add the findings by group, results of what-ifs, and the phases of the job."""
+    """Add the findings by group, the results of what-ifs, and the phases of the job to the result."""
     _replay_job(frames, context, result)
     if steady := context.options.steady:
         result.add("phases", find_phases(context.options.length, context.options.covered, steady))

@@ -29,8 +29,8 @@ REASONS = ("blocks", "lanes", "warps")
 
 
 def describe_unused(facts: JobFacts) -> Finding | None:
-    """Return the finding about kernels that leave most of a GPU without work, if they take long and
-    mostly run alone.
+    """Return a finding about kernels that leave most of a GPU without work, if they take long and
+    mostly run alone; otherwise None.
     """
     kernels, devices = facts.frames["kernels"], facts.devices
     labels = facts.context.labels.get("launch_configuration")
@@ -66,12 +66,12 @@ def describe_unused(facts: JobFacts) -> Finding | None:
 
 
 def measure_use(kernels: pl.DataFrame, limits: dict[int, GpuLimits]) -> pl.DataFrame:
-    """Add three columns to kernels with a known configuration.
+    """Add three columns to kernels with a known configuration: how much of a GPU they use.
 
     `resident`: blocks per SM at a time. `fill`: threads at a time, as a share of the GPU's capacity
     for them. `use`: the share of the issue slots with work, by `blocks` (SMs with a block), `warps`
     (their schedulers with a warp), and `lanes` (lanes of each warp with a thread). kernels:
-    `configuration`, `device`.
+    `configuration`, `device`. limits: device -> its limits.
     """
     rows = [
         # The first fields of limits, in this order.

@@ -26,7 +26,7 @@ OVER = ("ended", "exiting")
 
 
 class NamedTime(Struct, frozen=True):
-    """Calls, functions or NVTX ranges with one name in which hosts spend time."""
+    """Time that hosts spend in calls, functions or NVTX ranges of one name."""
 
     #: Part of PARTS, or `range`.
     part: str
@@ -55,7 +55,7 @@ class NamedTime(Struct, frozen=True):
 
     @property
     def of_whole(self) -> Said:
-        """Return a text with its share of the whole time."""
+        """Return a text with the share of the whole time that this is."""
         return say(
             "of whole", share=min(self.share, 1.0), is_range=self.part == "range", name=self.name
         )
@@ -87,13 +87,15 @@ class Pauses(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Return the key of the matching ADVICE, or ""."""
+        """Return the key in ADVICE of the advice against these pauses, or ""."""
         call, share = (self.call.name, self.call.share) if self.call else ("", 0.0)
         largest = max(self.parts, key=lambda part: (self.parts[part], part))
         return choose_advice("pauses", part=largest, call=call, share=share)
 
     def describe(self) -> Iterator[Said]:
-        """Yield the known host activity by part, range and call."""
+        """Yield sentences about what the host does in the pauses: parts, NVTX range and call, as
+        far as known.
+        """
         if self.parts["unknown"] < sum(self.parts.values()):
             yield say("host is", parts=describe_parts(self.parts))
         yield from (one.of_whole for one in (self.range, self.call) if one)
@@ -101,7 +103,9 @@ class Pauses(Struct, frozen=True):
 
 
 class HostUse(Struct, frozen=True):
-    """Activities in a set of times of the host threads that matter."""
+    """Activities of the host threads that launch GPU work, within a set of times such as those
+    before the first GPU work.
+    """
 
     #: The time: before, after, idle, all.
     when: str
@@ -125,12 +129,12 @@ class HostUse(Struct, frozen=True):
 
     @property
     def largest(self) -> str:
-        """Return the longest part."""
+        """Return the name of the longest part of the hosts' time."""
         return max(self.parts, key=lambda one: self.parts[one])
 
     @property
     def own(self) -> str:
-        """Return the longest part that belongs to the program, unless it is short."""
+        """Return the name of the longest part that belongs to the program, unless it is short."""
         rest = {part: time for part, time in self.parts.items() if part not in (*NO_CAUSE, *OVER)}
         part = max(rest, key=lambda one: rest[one])
         length, gone = sum(rest.values()), OVER if self.when == "all" else ()
@@ -140,7 +144,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Return the program location of most of the time, or "" without stacks."""
+        """Return the location in the program of most of the time, or "" without stacks."""
         return str(self.place or "")
 
     @property
@@ -174,7 +178,7 @@ class HostUse(Struct, frozen=True):
         return [one for one in self.calls if one.part == part]
 
     def name_most(self, part: str) -> str:
-        """Return the main calls of a part as text, ` (...)`; "" if unknown."""
+        """Return a text with the calls in which most of a part's time is, ` (...)`; "" if unknown."""
         calls = self.list_calls(part)
         return f" ({'; '.join(map(str, calls))})" if calls else ""
 
@@ -208,7 +212,7 @@ class HostUse(Struct, frozen=True):
 
 
 class JobFacts(Struct, frozen=True, dict=True):
-    """Known facts about a job."""
+    """Frames and context of a job, from which findings about its use of time are made."""
 
     #: Frames of frames.py.
     frames: Frames
@@ -226,7 +230,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> pl.DataFrame:
-        """GPU activity, one row per GPU."""
+        """Activity of each GPU, one row per GPU."""
         return self.frames["devices"]
 
     @cached_property
@@ -240,7 +244,9 @@ class JobFacts(Struct, frozen=True, dict=True):
         return describe_unrecorded(self.frames, self.context)
 
     def find_use(self, when: str) -> HostUse | None:
-        """Return the host activity in a time (before, after, idle, all), or None if unknown."""
+        """Return the host activity before the first GPU work, after the last, while GPUs are idle,
+        or at all times (`when`: before, after, idle, all); None if unknown.
+        """
         rows, activities = self.frames["uses"], self.frames["activities"]
         if not rows.height:
             return None

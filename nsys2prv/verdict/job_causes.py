@@ -48,8 +48,8 @@ WAITING = re.compile(r"Synchronize|^MPI_")
 
 
 def describe_job_cause(cause: Cause, facts: CauseContext) -> Claim:
-    """Return a claim about a cause that a comparison of ranks does not show. If only one process
-    has it, the claim names this process.
+    """Describe a cause of lost time that does not result from comparing ranks. If only one process
+    has it, name this process.
     """
     claim = _DESCRIBE.get(cause.kind, _describe_calls)(cause, facts)
     only = None if claim.tasks else _find_only_process(cause, facts)
@@ -156,7 +156,7 @@ def _describe_pageable(cause: Cause, facts: CauseContext) -> Claim:
 
 
 def describe_copies_of(cause: Cause, facts: CauseContext) -> list[Said]:
-    """Return sentences about the main copies that a cause changes, and their speed without it."""
+    """Return sentences about the copies that a cause concerns, and the speed that they could have."""
     copies = facts.replay.job.copies
     copies = copies.filter(pl.col("edge").is_in(cause.changes[0][0].tolist()))
     edges = copies["edge"].to_numpy()

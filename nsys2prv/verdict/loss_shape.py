@@ -23,7 +23,7 @@ from nsys2prv.verdict.words import Said, say
 
 
 class Shape(Struct, frozen=True):
-    """The distribution of a loss over iterations."""
+    """Says in which iterations time is lost: in each, in some, once, since one, ..."""
 
     #: `each` (nearly all of them), `while` (several in a row), `since` (all from one on), `every`
     #: (every n-th), `growing`, `once`, or `some`; "" if there are too few to decide.
@@ -63,7 +63,9 @@ class Shape(Struct, frozen=True):
 
 
 def classify_losses(losses: np.ndarray, unit: str = "iterations") -> Shape:
-    """Return the shape of losses. losses: of each iteration (ns)."""
+    """Find out in which iterations time is lost. losses: time lost in each iteration (ns). unit:
+    noun for an iteration.
+    """
     losses = np.maximum(losses.astype(float), 0)
     whole, count = losses.sum(), len(losses)
     place = np.arange(count)
@@ -114,7 +116,7 @@ def _measure_step(losses: np.ndarray) -> float:
 
 
 class Loss(Struct, frozen=True):
-    """The loss of processes in one kind of their work."""
+    """The time that processes lose in one kind of work: when, and how much longer the work takes."""
 
     #: Over the iterations.
     shape: Shape
@@ -123,8 +125,8 @@ class Loss(Struct, frozen=True):
 
 
 def find_loss(facts: CauseContext, suspect: Suspect, edges: np.ndarray, saved: np.ndarray) -> Loss:
-    """Return the loss of processes in these edges (saved: ns of each): of all their work, or only
-    of work that all processes could share.
+    """Return the loss of a suspect's processes in these edges: of all their work, or only of work
+    that all processes could share. saved: loss of each edge (ns).
     """
     table = facts.replay.tabulate(KINDS[suspect.kind])
     is_work = np.isin(facts.edges.kind[edges], KINDS[suspect.kind])

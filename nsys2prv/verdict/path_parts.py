@@ -51,7 +51,7 @@ KEYS = ("process", "part", "name", "range")
 
 
 def list_path(facts: CauseContext) -> pl.DataFrame:
-    """Return the division of the job's time along the critical path.
+    """Divide the job's time along the critical path.
 
     Columns: `rank`, `part` (of OF_CAUSES, `start` before the replayed time, `exit` after it),
     `name` (kernel, call, or place between two calls), `range` (NVTX, for hosts), and `time_ns`.
@@ -180,8 +180,8 @@ def _join_short(frame: pl.DataFrame, span: int) -> pl.DataFrame:
 
 
 def list_host_path(facts: JobFacts) -> pl.DataFrame:
-    """Return the division of time by host activity for a job without GPU work or MPI calls, in the
-    form of :func:`list_path`.
+    """Divide the time of a job without GPU work or MPI calls by host activity, in the form of
+    :func:`list_path`.
     """
     covered = facts.options.covered.find_hull()
     return _label(facts, _divide_host_time(facts, "host", "all", covered[1] - covered[0]), "range")

@@ -52,8 +52,8 @@ COPYING = {
 
 
 def describe_edge(facts: JobFacts, when: str) -> Finding | None:
-    """Return a finding about a long time before the first GPU work, or after the last, or None.
-    With a steady state, it includes exposed copies in that time.
+    """Return a finding about a long time before the first GPU work or after the last (`when`:
+    before, after), or None. With a steady state, it includes exposed copies in that time.
     """
     # If work is lost its begin and end are unknown.
     use = None if facts.options.lossy_devices else facts.find_use(when)
@@ -105,14 +105,14 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
 def make_finding(
     kind: str, title: Said, share: float, evidence: Sequence[Said | str], **more: Any
 ) -> Finding:
-    """Return a finding in words. Its share is the duration of its subject, not savings."""
+    """Make a finding from sentences. Its share is the duration of its subject, not savings."""
     lines = tuple(map(str, evidence))
     return Finding(kind, capitalize(str(title)), share, evidence=lines, **more)
 
 
 def describe_hosts(facts: JobFacts, why: str) -> Finding | None:
-    """Return the finding about the hosts of a job without GPU work or MPI calls. why: reason why
-    there is no such work.
+    """Return a finding about what the hosts do in a job without GPU work or MPI calls; None if
+    unknown. why: reason why there is no such work.
     """
     use = facts.find_use("all")
     if use is None:
@@ -265,8 +265,8 @@ def _strip_template(label: str) -> str:
 
 
 def describe_migrations(facts: JobFacts) -> Finding | None:
-    """Return the finding about managed memory that migrates between hosts and GPUs, if this takes
-    long.
+    """Return a finding about managed memory that migrates between hosts and GPUs, if this takes
+    long; otherwise None.
     """
     moved, devices = facts.frames["copies"], facts.devices
     moved = moved.filter(pl.col("operation").is_in(MIGRATIONS))
@@ -284,8 +284,8 @@ def make_limit(
     advice: str = "",
     **more: Any,
 ) -> Finding:
-    """Return a finding with maximum savings. kind: of `limits` in findings.yaml. advice: key of
-    ADVICE, "" for the advice of the kind.
+    """Make a finding that states the largest possible savings. kind: of `limits` in findings.yaml.
+    advice: key of ADVICE, "" for the advice of the kind.
     """
     usual, view = TEXTS["limits"][kind]
     title, advice = title or say(kind, share=share), ADVICE[advice] if advice else usual
@@ -305,7 +305,7 @@ def _choose_remedy(reader: EventReader) -> str:
 def describe_loss(
     facts: CauseContext, reason: str, outside: float, explained: float
 ) -> Finding | None:
-    """Return the finding about the largest loss of GPU time, if causes explain little of it; its
+    """Return a finding about the largest loss of GPU time, if causes explain little of it; its
     savings are unknown.
 
     reason: why they are unknown, "" if no cause saves enough. outside: share of the time in which
@@ -414,8 +414,8 @@ def _judge_copies(copies: pl.DataFrame) -> tuple[str, str]:
 
 
 def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
-    """Return the sums of copies by direction and kinds of memory, the longest first. copies:
-    operation, source, destination, count, bytes, time (ns).
+    """Sum copies by direction and kinds of memory: a row for each with `count`, `bytes` and `time`
+    (ns), the longest first. copies: operation, source, destination, count, bytes, time (ns).
     """
     keys = ("operation", "source", "destination")
     sums = copies.group_by(keys).agg(pl.col("count", "bytes", "time").sum())
@@ -423,8 +423,8 @@ def sum_copies(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_copies(copies: pl.DataFrame) -> list[Said]:
-    """Return sentences about the main copies by direction and kind of memory. copies: as for
-    sum_copies.
+    """Return sentences about the copies with the most time, by direction and kind of memory.
+    copies: as for :func:`sum_copies`.
     """
     operations, labels = list_labels("memory_operation"), list_labels("memory_kind")
     known = set(labels) - {map_labels("memory_kind")["unknown"]}
@@ -447,8 +447,8 @@ def describe_copies(copies: pl.DataFrame) -> list[Said]:
 
 
 def describe_untraced_mpi(facts: JobFacts) -> Finding | None:
-    """Return the finding that main threads are in MPI, which was not traced; None if they hardly
-    are.
+    """Return a finding that main threads spend time in MPI, which was not traced; None if they
+    hardly do.
     """
     samples = facts.frames["mpi_samples"]
     in_mpi = samples.drop_nulls("call") if samples.height else samples

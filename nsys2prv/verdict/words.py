@@ -50,7 +50,7 @@ _WORDS = _Words()
 
 
 class Said(Struct, frozen=True):
-    """A sentence, or a part of one: its template and its facts."""
+    """A sentence, or a part of one, that is not yet text: the key of its template, and its facts."""
 
     #: Key of `says` in findings.yaml.
     key: str
@@ -65,12 +65,12 @@ class Said(Struct, frozen=True):
 
 
 def say(key: str, **facts: Any) -> Said:
-    """Return the sentence of a template with these facts (times in ns)."""
+    """Return the sentence with this key and these facts (times in ns)."""
     return Said(key, facts)
 
 
 class Claim(Struct, frozen=True):
-    """The facts about a cause, which are checked before they are shown."""
+    """A description of a cause of lost time, whose facts are checked before it is shown."""
 
     #: Of `kinds` in findings.yaml.
     key: str
@@ -96,7 +96,7 @@ class Claim(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule that selects advice for hosts with certain facts."""
+    """A rule that selects advice (`do`) for hosts with certain facts (`when`)."""
 
     #: Name of a fact -> a regular expression that matches it, its minimum, or its truth value.
     when: dict[str, bool | float | str]
@@ -108,7 +108,9 @@ RULES = convert(TEXTS["rules"], dict[str, list[Rule]])
 
 
 def choose_advice(rules: str, **facts: bool | float | str) -> str:
-    """Return the ADVICE key of the first rule whose conditions are all met, or ""."""
+    """Return the key in ADVICE of the first rule whose conditions are all met, or "". rules: name
+    of the list of rules. facts: values that conditions compare.
+    """
 
     def holds(fact: bool | float | str, wanted: bool | float | str) -> bool:
         if isinstance(wanted, str):

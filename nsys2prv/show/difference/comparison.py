@@ -51,8 +51,8 @@ CHANGE = (
 def compare_jobs(
     first: FinishedJob, second: FinishedJob, names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result]:
-    """Return the facts about two runs, and their tables. Changes are from the first run to the
-    second. names: of both.
+    """Compare two runs. Return the facts about their difference, and tables of it. Changes are from
+    the first run to the second. names: of both.
     """
     runs = [open_run(job) for job in (first, second)]
     unit = choose_unit(runs)

@@ -106,7 +106,7 @@ class Limit(Struct, frozen=True):
 
 
 class Checked(Struct, frozen=True):
-    """A limit, and the value found. Times are ns, efficiencies fractions of 1."""
+    """A limit on changes with the values of both runs. Times are ns, efficiencies fractions of 1."""
 
     limit: Limit
     #: In A.
@@ -133,7 +133,7 @@ class Checked(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Facts about two runs A and B, as in JSON."""
+    """The facts about the difference of two runs A and B, as in JSON."""
 
     #: Names of the runs.
     names: tuple[str, str]
@@ -196,7 +196,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """A sentence with the change and its cause."""
+        """A sentence that says by how much the time changes, and why."""
         a, b = self.names
         reserves = "; ".join(self.reserves)
         if self.verdict == NOT_COMPARABLE:
@@ -234,7 +234,7 @@ class Comparison(Struct, frozen=True):
         return reserve + said
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts and the sentence, for JSON."""
+        """Return the facts and the headline as plain data, for JSON."""
         derived = ("change", "job_change", "is_alike", "disagrees", "headline")
         return {**to_builtins(self), **{name: getattr(self, name) for name in derived}}
 
@@ -245,6 +245,9 @@ def _shorten(name: str) -> str:
 
 
 def compute_change(before: float, after: float) -> float:
+    """Return the relative change from `before` to `after`: 0.22 if it is 22% more; 0 if there was
+    nothing before.
+    """
     return after / before - 1 if before else 0.0
 
 

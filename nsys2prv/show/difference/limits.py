@@ -24,7 +24,7 @@ from nsys2prv.show.thresholds import ALIKE
 
 def measure_run(job: FinishedJob, what: str, name: str) -> float | None:
     """Return the value of a run to which a :class:`Limit` applies, or None: ns per iteration
-    (`job`: of the job; `region`: per execution), or an efficiency.
+    (`job`: of the job; `region`: per execution), or an efficiency. what, name: as in Limit.
     """
     run = open_run(job)
     unit = choose_unit([run])
@@ -60,7 +60,8 @@ def check_limits(
     sides: Sequence[Sequence[FinishedJob]], comparison: Comparison, limits: Sequence[Limit]
 ) -> list[Checked]:
     """Check each limit against the means of the runs of both sides. A change within the random
-    spread of runs or iterations exceeds no limit. Raise UsageError if a run lacks the value.
+    spread of runs or iterations exceeds no limit. sides: the runs before and after. Raise
+    UsageError if a run lacks the value.
     """
     checked = []
     for limit in limits:
@@ -101,8 +102,9 @@ def _average(sides: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], float
 def compare_sides(
     sides: Sequence[Sequence[FinishedJob]], names: tuple[str, str] = ("A", "B")
 ) -> tuple[Comparison, Result, tuple[FinishedJob, FinishedJob]]:
-    """Compare several runs of each side by the run with the median time, with the random spread of
-    all. Return these two runs, too.
+    """Compare two sides of several runs each. Return (facts, tables, the two compared runs): of
+    each side, the run with the median time is compared, with the random spread of all. names: of
+    both sides.
     """
     runs = [[open_run(job) for job in side] for side in sides]
     unit = choose_unit(chain(*runs))
@@ -119,11 +121,10 @@ def compare_sides(
 
 
 def find_jump(jobs: Sequence[FinishedJob]) -> tuple[int, pl.DataFrame]:
-    """Find the jump in a series of runs.
+    """Find the run in a series whose time differs most from the run before it.
 
-    Return the index of the run that differs most from the run before, and the series: `run`,
-    `time_ns` (per iteration, otherwise of the job), `change_share` from the run before, and
-    `since_first_share`.
+    Return its index, and the series: `run`, `time_ns` (per iteration, otherwise of the job),
+    `change_share` from the run before, and `since_first_share`.
     """
     runs = [open_run(job) for job in jobs]
     unit = choose_unit(runs)

@@ -27,7 +27,7 @@ NARROWEST = 20
 
 
 class Bar(Struct, frozen=True):
-    """A time and its parts."""
+    """A bar of a picture: a time, divided into parts (name -> ns)."""
 
     label: str
     #: Family -> its time (ns).
@@ -40,9 +40,9 @@ class Bar(Struct, frozen=True):
 
 
 def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
-    """Return two pairs of bars with the same difference: the time of the unit in both runs by
-    families of the critical path; and the parts that take longer and those that take less in the
-    second run.
+    """Return two pairs of bars about the difference of two runs: the time of the unit (iteration or
+    job) in each run, divided by families of the critical path; and the parts that take longer and
+    those that take less in the second run.
     """
     table = difference.tables.get("parts")
     if table is None:
@@ -64,8 +64,8 @@ def list_bars(comparison: Comparison, difference: Result) -> list[Bar]:
 
 
 def draw_bars(bars: Sequence[Bar], width: int) -> list[str]:
-    """Return bars for a terminal, on one scale; none if there is no room. width: characters per
-    line.
+    """Draw bars as lines of text for a terminal, on one scale; no lines if there is no room. width:
+    characters per line.
     """
     longest = max((bar.length for bar in bars), default=0.0)
     head = max((len(bar.label) for bar in bars), default=0) + 2

@@ -41,8 +41,8 @@ BY = ("by_count_ns", "by_duration_ns", "by_place_ns")
 def list_reasons(
     runs: Sequence[Run], of_ranks: pl.DataFrame, unit: str, whole: Sequence[float]
 ) -> pl.DataFrame:
-    """Return the parts of the difference of a unit, the largest first. They add up to the
-    difference, with the remainder in the row `rest`.
+    """Divide the difference of a unit (iteration or job) between two runs into parts, the largest
+    first. They add up to the difference, with the remainder in the row `rest`.
 
     Columns: `family`, `part`, `name`, `range`, `a_ns`, `b_ns`, `change_ns`; the shares of the
     change due to different counts (`by_count_ns`), longer durations on most ranks
@@ -104,7 +104,7 @@ def list_reasons(
 
 
 def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
-    """Return the work of each rank in a unit of both runs.
+    """Compare the work of each rank in a unit (iteration or job) of both runs.
 
     Columns: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`, `b_count`; the factor by
     which the work takes longer in B on most ranks (`times`), and the time of all with that factor
@@ -135,9 +135,10 @@ def choose_causes(
     times: Sequence[float],
     clock: float,
 ) -> tuple[list[Reason], list[Reason]]:
-    """Return the main causes of the difference, the largest first, and the largest change in the
-    other direction. of_ranks: from :func:`compare_ranks`. times: of the unit in both runs (ns).
-    clock: factor by which kernels take longer because of GPU clocks.
+    """Choose the main causes of the difference. Return them, the largest first, and the largest
+    change in the other direction. reasons: from :func:`list_reasons`. of_ranks: from
+    :func:`compare_ranks`. times: of the unit in both runs (ns). clock: factor by which kernels take
+    longer because of GPU clocks.
     """
     whole = times[1] - times[0]
     if not (whole and all(run.path.height for run in runs)):
@@ -252,16 +253,17 @@ class _Causes(Struct, frozen=True):
 
 
 def is_of_clock(times: float | None, clock: float) -> bool:
-    """Return True if the clock explains work that takes longer by this factor."""
+    """Return True if the difference of GPU clocks (factor `clock`) explains work that takes longer
+    by the factor `times`.
+    """
     if not times or clock == 1:
         return False
     return bool(abs(np.log(times) / np.log(clock) - 1) <= OF_CLOCK)
 
 
 def explain_job(runs: Sequence[Run], times: Sequence[float]) -> list[Reason]:
-    """Return the causes of a difference between jobs other than the length of iterations: the
-    number of iterations, and the time before and after them. times: of an iteration in both runs
-    (ns).
+    """Find the causes of a difference between jobs other than the length of iterations: the number
+    of iterations, and the time before and after them. times: of an iteration in both runs (ns).
     """
     whole = runs[1].job.length - runs[0].job.length
     counts = runs[0].iterations, runs[1].iterations

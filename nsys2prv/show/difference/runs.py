@@ -31,7 +31,7 @@ WORK |= {"time_ns": pl.Int64, "count": pl.Int64}
 
 
 class Run(Struct, frozen=True):
-    """One side of a comparison."""
+    """One of the two compared runs, with its critical path and its work."""
 
     job: FinishedJob
     #: Iterations of the steady state, 0 for none.
@@ -42,11 +42,11 @@ class Run(Struct, frozen=True):
     ranks: int
 
     def count(self, unit: str) -> int:
-        """Return the number of units in the run."""
+        """Return the number of units (iterations or jobs, as `unit` says) in the run."""
         return self.iterations if unit == "iteration" else 1
 
     def measure(self, unit: str) -> float:
-        """Return the mean time of a unit (ns)."""
+        """Return the mean time of a unit (iteration or job) in ns."""
         begin, end = self.job.span
         if unit == "iteration":
             return (end - begin) / self.iterations
@@ -69,6 +69,7 @@ def choose_unit(runs: Iterable[Run]) -> str:
 
 
 def open_run(job: FinishedJob) -> Run:
+    """Prepare a finished job for comparison."""
     frames = [
         pl.DataFrame(schema=schema) if frame is None else frame.cast(schema)
         for name, schema in (("path", PATH), ("work", WORK))
@@ -85,9 +86,11 @@ def _simplify(name: str) -> str:
 
 
 def pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
-    """Return for each run a map from kernel names to common names. Kernels with different names are
-    paired if the names differ only in numbers, arguments and GPUs; then, if they follow the same
-    kernel about equally often.
+    """Find the kernels of several runs that do the same work under different names. Return for each
+    run a map from its kernel names to common names.
+
+    Kernels with different names are paired if the names differ only in numbers, arguments and GPUs;
+    then, if they follow the same kernel about equally often.
     """
     tables = [
         {name: (follows or "", count) for name, count, _, follows in count_work(run, unit).rows()}
@@ -124,6 +127,7 @@ def pair_names(runs: Sequence[Run], unit: str) -> list[dict[str, str]]:
 
 
 def rename(run: Run, names: dict[str, str]) -> Run:
+    """Return the run with kernels renamed by this map (see :func:`pair_names`)."""
     is_kernel = pl.col("part") == "kernel"
     named = pl.when(is_kernel).then(pl.col("name").replace(names)).otherwise("name").alias("name")
     return replace(run, path=run.path.with_columns(named), work=run.work.with_columns(named))
@@ -231,8 +235,8 @@ def compare_clocks(runs: Sequence[Run]) -> float:
 
 
 def find_unseen_host(runs: Sequence[Run]) -> str:
-    """Return the name of the only run with recorded host activity before and after GPU work, so
-    that the jobs start and end at different moments; "" if both or neither have it.
+    """Return the name (A or B) of the only run with recorded host activity before and after GPU
+    work, so that the jobs start and end at different moments; "" if both or neither have it.
     """
     shown = [
         "AB"[at]

@@ -69,8 +69,8 @@ COMMENT = re.compile(r"(?m)^ *(?://.*\n|/\*\*(?:.|\n)*?\*/\n)|^ +")
 
 
 def make_page(job: FinishedJob, cuts: Mapping[int, str] = NO_CUTS) -> str:
-    """Return a page with the results of a job. cuts: number of a finding (from 1) -> path of the
-    trace of its time, relative to the page.
+    """Return an HTML page with the results of a job. cuts: number of a finding (from 1) -> path of
+    the trace of its time, relative to the page.
     """
     mean, bars = sections.divide_time(job)
     title = str(job.description.get("title") or job.description["name"])
@@ -78,13 +78,13 @@ def make_page(job: FinishedJob, cuts: Mapping[int, str] = NO_CUTS) -> str:
 
 
 def make_job_page(job: OpenJob) -> str:
-    """Return an open job as a page."""
+    """Return an HTML page with the results of an open job."""
     results = job.analyse()
     return make_page(FinishedJob(job.describe(), results, choose_excerpts(job, results)))
 
 
 def make_timeline_page(job: OpenJob, number: int) -> str:
-    """Return a page with the timeline of a finding (from 1), or of an open job (0). Raise
+    """Return an HTML page with the timeline of a finding (from 1), or of an open job (0). Raise
     UsageError if there is no such finding.
     """
     results = job.analyse("findings", "time", "iterations")
@@ -104,7 +104,7 @@ def make_difference_page(
     difference: Result,
     jobs: Sequence[FinishedJob],
 ) -> str:
-    """Return a page with the difference between two jobs: the headline, bars of the time, the
+    """Return an HTML page with the difference between two jobs: the headline, bars of the time, the
     headline's moment and a typical iteration of each job, findings, and tables. name: of both jobs.
     """
     names = [f"{letter}: {job.description['name']}" for letter, job in zip("AB", jobs, strict=True)]
@@ -123,8 +123,8 @@ def make_difference_page(
 def make_study_page(
     study: ComparedRuns, path: Path | None = None, drawn: Mapping[str, FinishedJob] | None = None
 ) -> str:
-    """Return a page with a study. path: its destination, for links to existing pages of its runs.
-    drawn: run -> its job with events, to draw a typical iteration.
+    """Return an HTML page with a study. path: its destination, for links to existing pages of its
+    runs. drawn: run -> its job with events, to draw a typical iteration.
     """
     folder = path.absolute().parent if path else None
     named = zip(study.name_runs(), study.runs, strict=True)
@@ -149,7 +149,7 @@ def make_study_page(
 
 
 class Frame(Struct, frozen=True):
-    """A page in a frame, for notebooks."""
+    """A page in a frame, which notebooks show."""
 
     page: str
     #: Pixels.
@@ -172,7 +172,7 @@ def fill_page(
     compared: Sequence[tuple[str, FinishedJob]] = (),
     **content: object,
 ) -> str:
-    """Fill the template of a page with styles, scripts and data of jobs. shown: job whose tables
+    """Make a page from its template, with styles, scripts and data of jobs. shown: job whose tables
     the page has. compared: (name, job) of jobs whose typical iterations are drawn.
     """
     environment = load_environment()
@@ -221,13 +221,13 @@ def join_modules(script: str) -> str:
 
 
 def hash_text(text: str) -> str:
-    """Return the hash that names a style or script in a page's policy (CSP)."""
+    """Return the hash by which a page's content security policy allows a style or script."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache
 def load_environment() -> Environment:
-    """Return the environment of templates. It escapes all values."""
+    """Return the jinja2 templates of pages. They escape all values."""
     environment = load_templates(WEB, autoescape=True, finalize=make_printable)
     environment.globals |= {
         "format_count": format_count,

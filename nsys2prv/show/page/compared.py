@@ -25,7 +25,7 @@ AROUND = 1.0
 
 
 def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
-    """Return bars to draw, each with its length relative to the longest one, and its time (ns)."""
+    """Return each bar with its length relative to the longest one (0 to 1), and its time (ns)."""
     longest = max((bar.length for bar in bars), default=0.0)
     placed = []
     for bar in bars:
@@ -40,9 +40,9 @@ def place_bars(bars: Sequence[Times]) -> list[tuple[Bar, float, float]]:
 
 
 def show_headline(comparison: Comparison, jobs: Sequence[FinishedJob]) -> list[FinishedJob]:
-    """Return the runs with two moments each: the first cause, then the median iteration (the whole
-    job if iterations are not compared). Without an event of the first cause, both moments are
-    equal.
+    """Return the runs, each with two moments for the page: the first cause of the difference, then
+    the median iteration (the whole job if iterations are not compared). Without an event of the
+    first cause, both moments are equal.
     """
     if not all(job.excerpts for job in jobs):
         return [*jobs]
@@ -110,8 +110,8 @@ def _find_event(job: FinishedJob, moment: Moment, cause: Reason) -> tuple[int, i
 
 
 def compare_findings(first: FinishedJob, second: FinishedJob) -> list[dict[str, Any]]:
-    """Return the findings of two jobs, the second job's first: title, shares, and whether they are
-    new, gone or changed. Findings of one kind with the same ranks are the same.
+    """Return the findings of two jobs, the second job's first, each with `title`, `shares` (in
+    both) and `state` (new, gone or changed). Findings of one kind with the same ranks are the same.
     """
     before, after = (
         {(one.kind, one.ranks): one for one in job.findings} for job in (first, second)

@@ -44,30 +44,32 @@ GRID_TOP = 65535
 
 
 class Pack:
-    """A block of bytes that grows."""
+    """A block of bytes to which data of a page are appended."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, data: bytes) -> int:
-        """Append bytes and return their position."""
+        """Append bytes and return their position in the block."""
         self._parts.append(data)
         self._size += len(data)
         return self._size - len(data)
 
     def add_columns(self, columns: Iterable[np.ndarray]) -> int:
-        """Append columns of numbers (negative numbers as 0) and return their position."""
+        """Append columns of numbers (negative numbers as 0) and return their position in the block."""
         return self.add(b"".join(encode_varints(column) for column in columns))
 
     def add_grid(self, values: np.ndarray) -> dict[str, object]:
-        """Append numbers (rows, columns), rounded to 1/65535 of the largest; return their location."""
+        """Append an array of numbers (rows, columns), rounded to 1/65535 of the largest. Return its
+        position (`at`), number of `columns`, and largest number (`top`).
+        """
         top = float(values.max(initial=0)) or 1.0
         scaled = np.round(np.maximum(values, 0) / top * GRID_TOP).astype("<u2")
         return {"at": self.add(scaled.tobytes()), "columns": values.shape[1], "top": top}
 
     def finish(self, facts: Mapping[str, object]) -> str:
-        """Return the block, preceded by these facts, in base64."""
+        """Return the block in base64, preceded by these facts."""
         text = json.dumps(facts, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         head = text.encode("utf-8", "replace")
         block = b"".join([len(head).to_bytes(4, "little"), head, *self._parts])

@@ -66,7 +66,7 @@ MOST_PAIRS = 10_000
 
 
 class Window(Struct, frozen=True):
-    """A time span whose events are included in the page."""
+    """A time span and lanes (GPUs or ranks) whose events a page includes."""
 
     begin: int
     end: int
@@ -100,8 +100,8 @@ def read_events(
     windows: Sequence[Window],
     collectives: pl.DataFrame,
 ) -> Events:
-    """Read the events in windows. lanes: (task, device) -> number. collectives: from
-    :func:`read_collectives`.
+    """Read the events that a page shows. lanes: (task, device) -> number of the lane. windows: time
+    spans. collectives: from :func:`read_collectives`.
     """
     options = AnalysisOptions(
         synchronising=select_synchronising_calls(job.plain_labels["cuda_api"]),
@@ -163,7 +163,7 @@ def _sum_mpi_waits(job: OpenJob, calls: pl.DataFrame, lane_of_row: np.ndarray) -
 
 
 def select_events(events: Events, windows: Sequence[Window]) -> Events:
-    """Return the events that are within some windows."""
+    """Return only the events that are within some windows."""
     tracks = {kind: select_rows(frame, windows) for kind, frame in events.tracks.items()}
     return replace(events, tracks=tracks)
 
@@ -208,7 +208,9 @@ def _place_threads(drivers: Mapping[int, list[int]], rows: int) -> list[np.ndarr
 
 
 def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
-    """Return the events within windows. frame: lane (or a negative number), begin, end."""
+    """Return the rows of a frame that are within some windows. frame: `lane` (or a negative
+    number), `begin`, `end`.
+    """
     lane, begin, end = to_arrays(frame, "lane", "begin", "end")
     selected = np.zeros(len(lane), bool)
     alike: dict[tuple[bool, ...], list[int]] = {}
@@ -228,7 +230,7 @@ def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
 
 
 def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
-    """Return the times in which windows include all events of a lane."""
+    """Return the times in which windows include all events of a lane, not only long ones."""
     whole = [(one.begin, one.end) for one in windows if lane in one.lanes and not one.least]
     return merge_spans(*np.array(whole, np.int64).reshape(-1, 2).T)
 
@@ -309,7 +311,8 @@ def _classify_work(layout: str) -> pl.Expr:
 
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
-    """Read the members of collectives, and other NCCL kernels that wait for ranks.
+    """Read the kernels and calls that take part in collectives, and other NCCL kernels that wait
+    for ranks.
 
     Columns: thread, begin, end, collective (from 1, MPI after NCCL; 0 for none), lateness and wait
     time (ns), and whether they are NCCL (1, 0). Only blocking MPI collectives are included.
@@ -364,8 +367,8 @@ def _name_communicators(job: OpenJob) -> dict[int, str]:
 
 
 def map_rows(job: OpenJob, lanes: Mapping[tuple[int, int], int]) -> np.ndarray:
-    """Return the lane of each row of the trace, or -1. A host thread has the first lane of its
-    task.
+    """Return the lane on the page of each row of the trace, or -1. A host thread has the first lane
+    of its task. lanes: (task, device) -> number.
     """
     rows = job.reader.rows.threads.select("kind", "task", pl.col("device").fill_null(NO_DEVICE))
     first = {task: lane for (task, _), lane in reversed(lanes.items())}
@@ -412,7 +415,9 @@ def _read_messages(
 
 
 def label_names(job: OpenJob, names: pl.DataFrame) -> pl.Series:
-    """Return the labels of names. names: source, name (value)."""
+    """Return the labels of names, in the same order. names: frame of `source` (name set) and `name`
+    (value).
+    """
     if not names.height:
         return pl.Series("label", [], pl.String)
     labels = []

@@ -49,7 +49,9 @@ MANY_LANES = 16
 
 
 class Moment(Struct, frozen=True):
-    """A moment of a finding, as a page shows it. Times in ns."""
+    """A moment of a finding, as a page shows it: its time, ranks and place in the reports. Times in
+    ns.
+    """
 
     begin: int
     end: int
@@ -86,8 +88,9 @@ class Excerpts(Struct, frozen=True):
 def choose_excerpts(
     job: OpenJob, results: Mapping[str, Result], budget: int = BUDGET, typical: bool = False
 ) -> Excerpts | None:
-    """Choose and read what a page shows: the moments of findings, or only the median iteration
-    (typical). Return None if the results belong to other ranks than the job's.
+    """Choose the moments that a page shows, and read their events: the moments of findings, or only
+    the median iteration (typical). Return None if the results belong to other ranks than the job's.
+    budget: number of events.
     """
     if "time" not in results or "lanes" not in results["time"].tables:
         return None

@@ -38,7 +38,7 @@ ACROSS = 1000
 
 
 class Part(Struct, frozen=True):
-    """A part of a bar."""
+    """A part of a bar: its name, color, share and position."""
 
     #: Of PARTS or HOST_PARTS.
     name: str
@@ -61,13 +61,13 @@ class Bar(Struct, frozen=True):
 
     @property
     def useful(self) -> float:
-        """Share of computation; without GPU work, of MPI."""
+        """Share of the time with computation; without GPU work, with MPI."""
         return sum(part.share for part in self.parts if part.name in USEFUL)
 
 
 def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
-    """Return the division of time for all GPUs, and for each GPU or host. If there are many, those
-    with the least computation come first.
+    """Return the division of time as bars: one for all GPUs (None without any), and a list with one
+    for each GPU or host. If there are many, those with the least computation come first.
     """
     lanes = job.lanes
     if not lanes.height:
@@ -107,7 +107,7 @@ def divide_time(job: FinishedJob) -> tuple[Bar | None, list[Bar]]:
 
 
 def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]:
-    """Yield the findings with their savings and the moments to look at."""
+    """Yield (finding, its savings as text, the moment to look at or None) for each finding."""
     begin, end = job.span
     excerpts, findings = job.excerpts, job.findings
     moments = excerpts.moments if excerpts else [None] * len(findings)
@@ -119,16 +119,16 @@ def list_cards(job: FinishedJob) -> Iterator[tuple[Finding, str, Moment | None]]
 
 
 def list_efficiencies(job: FinishedJob) -> list[tuple[Row, float, str]]:
-    """Return the efficiencies of the steady state (or the whole job) with value and rating. Each is
-    the product of the following ones that are one level deeper.
+    """Return (row, value, rating) for each efficiency of the steady state (or the whole job). Each
+    is the product of the following ones that are one level deeper.
     """
     known = list_known_rows([job.metrics])
     return [(row, value, rate_efficiency(value)) for row, (value,) in known]
 
 
 class Roofline(Struct, frozen=True):
-    """Operations per second over operations per byte, both in powers of ten, in a picture of WIDE x
-    HIGH.
+    """A plot of operations per second over operations per byte, both in powers of ten, in a picture
+    of WIDE x HIGH.
     """
 
     #: Ticks: place and power of ten.
@@ -202,7 +202,7 @@ SHOWN += ["median_ns", "min_ns", "max_ns", "imbalance"]
 
 
 def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
-    """Yield the most expensive kernels, at most `most`."""
+    """Yield the kernels with the most time, at most `most`, with their activity over time."""
     durations = job.find_frame("kernels", "durations")
     bins: dict[str, list[tuple[str, str, int]]] = {}
     for kernel, low, high, count in durations.rows() if durations is not None else ():
@@ -216,7 +216,7 @@ def list_kernels(job: FinishedJob, most: int = 1500) -> Iterator[Kernel]:
 
 
 def list_signs(job: FinishedJob) -> Iterator[tuple[str, str]]:
-    """Yield the color and the meaning of signs in the timeline other than parts of time."""
+    """Yield (color, meaning) of signs in the timeline other than parts of time."""
     events = job.excerpts and job.excerpts.events
     if events and "h" in events.tracks and (events.tracks["h"]["wait"] > 0).any():
         yield "wait", "a call waits for other ranks"

@@ -29,8 +29,9 @@ def compare_runs(
     scaling: str | None = None,
     reference: str | None = None,
 ) -> Study:
-    """Return the study of these runs, with scalability. scaling: `strong` or `weak`, None to detect
-    it. reference: name or label of a run, None for the smallest run with iterations.
+    """Compare runs of one program. Return the study with their scalability. scaling: `strong` or
+    `weak`, None to detect it. reference: name or label of a run, None for the smallest run with
+    iterations.
     """
     runs = sorted(runs, key=lambda run: (run.devices, run.nodes, run.ranks))
     first = _choose_reference(runs, reference)

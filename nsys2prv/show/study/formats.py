@@ -64,7 +64,7 @@ TALP: dict[str, Any] = load_shipped_file(__package__, "talp.yaml")
 
 
 def format_study(study: ComparedRuns, style: Style) -> str:
-    """Return a study as text."""
+    """Return a study as text for a terminal."""
     parts = [
         [*style.format_title(write_title(study)), *_wrap([summarise_study(study)], style, 0)],
         _wrap(study.warnings, style),
@@ -249,15 +249,18 @@ def name_file(number: int, run: Run) -> str:
 
 
 def write_talp_files(study: ComparedRuns, folder: Path) -> list[Path]:
-    """Write the files of :func:`make_talp_files`; return their paths."""
+    """Write a file for each run in the format of TALP-Pages to a folder; return the paths of the
+    files.
+    """
     files = make_talp_files(study, folder)
     write_complete_files(files)
     return list(files)
 
 
 def make_talp_files(study: ComparedRuns, folder: Path) -> dict[Path, str]:
-    """Return path -> text of one file per run, in a folder for TALP-Pages. The files contain only
-    regions that all runs have, because TALP-Pages stops if one is missing.
+    """Make a file for each run in the format of TALP-Pages (a tool that shows efficiencies). Return
+    path -> text. The files contain only regions that all runs have, because TALP-Pages stops if one
+    is missing.
     """
     names = [name for name in study.regions if all(run.regions.get(name) for run in study.runs)]
     files: dict[Path, str] = {}

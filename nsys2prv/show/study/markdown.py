@@ -24,7 +24,7 @@ ORDER = ("structure", "scalability", "regions", "balance", "history")
 
 
 def format_markdown(study: ComparedRuns, pictures: Mapping[str, str] | None = None) -> str:
-    """Return a study as an assessment in Markdown. pictures: name -> path of its plots."""
+    """Return a study as a document in Markdown. pictures: name -> path of its plots."""
     environment = load_templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
         "row": lambda cells: f"| {' | '.join(cells)} |",

@@ -75,8 +75,8 @@ class Plot(Struct, frozen=True):
 
 
 def draw_study(study: ComparedRuns) -> dict[str, str]:
-    """Return name -> picture (SVG) in display order: the runs with their focus, lines over runs,
-    regions and iterations, and the balance of ranks in each run.
+    """Draw the plots of a study. Return name -> picture (SVG) in display order: the runs with their
+    focus, lines over runs, regions and iterations, and the balance of ranks in each run.
     """
     pictures = {"runs": _draw_runs(study)} if any(run.phases for run in study.runs) else {}
     pictures |= {_name(plot.title): draw_lines(plot) for plot in list_plots(study)}
@@ -90,7 +90,9 @@ def draw_study(study: ComparedRuns) -> dict[str, str]:
 
 
 def find_sections(study: ComparedRuns) -> dict[str, str]:
-    """Return name of a picture -> section of the document. Pictures of balance are not included."""
+    """Return name of a picture -> section of the document in which it belongs. Pictures of balance
+    are not included.
+    """
     return {"runs": "structure"} | {_name(one.title): one.section for one in list_plots(study)}
 
 
@@ -193,7 +195,9 @@ def _frame(height: int, title: str, content: Sequence[str]) -> str:
 
 
 def choose_ticks(values: Sequence[float], is_log: bool) -> list[float]:
-    """Return the numbers at the vertical axis: powers of two, or about five numbers from 0."""
+    """Return the numbers to write at the vertical axis: powers of two (`is_log`), or about five
+    numbers from 0. values: those to plot.
+    """
     top = max([*values, 0.0]) or 1.0
     if is_log:
         first = math.floor(math.log2(min(values)))
@@ -206,7 +210,7 @@ def choose_ticks(values: Sequence[float], is_log: bool) -> list[float]:
 
 
 def spread_names(wanted: Sequence[float], lowest: float) -> list[float]:
-    """Return vertical places of names so that they do not overlap: as near to the wanted places as
+    """Return vertical places of names, so that they do not overlap: as near to the wanted places as
     possible, and none below the lowest.
     """
     order, places = sorted(range(len(wanted)), key=lambda at: wanted[at]), list(wanted)

@@ -58,7 +58,7 @@ def read_earlier(path: Path) -> list[Run]:
 
 
 def make_run(name: str, job: FinishedJob) -> Run:
-    """Return a run from the efficiencies of a finished job."""
+    """Make a run of a study from the efficiencies of a finished job."""
     result = job.results["efficiencies"]
     focus, device, host, sampled = (
         job.find_row("efficiencies", table) for table in ("focus", "device", "host", "instructions")

@@ -93,8 +93,8 @@ def _describe_one_run(study: ComparedRuns) -> Iterator[str]:
 
 
 def describe_history(study: ComparedRuns) -> str:
-    """Return a sentence about the two consecutive studies between which the time of an iteration
-    changes most; "" without a relevant change.
+    """Return a sentence about the largest change in the time of an iteration between two
+    consecutive studies; "" without a relevant change.
     """
     names, jumps = [*(past.name for past in study.history), "this study"], []
     for head, values in study.list_history("elapsed_ns"):
