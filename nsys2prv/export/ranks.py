@@ -191,7 +191,7 @@ def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
     for last, (_, _, name), (start, _, later) in zip(lasts, spans, spans[1:], strict=False):
         if start - last > GAP:
             return [
-                f"{later} starts {format_nanoseconds(start - last)} after {name} and all earlier reports end; do they belong to one run?"
+                f"{later} starts {format_nanoseconds(start - last)} after the end of {name} and of all earlier reports; do they belong to one run?"
             ]
     return []
 

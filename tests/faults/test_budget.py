@@ -97,7 +97,7 @@ def test_processes_beyond_the_budget_are_refused_in_one_line(
     report = make_processes(tmp_path / "r.sqlite", 30)
     monkeypatch.setattr(budget, "LEAST_PROCESSES", 20)
     assert run_main("report", report) == 1
-    assert "30 processes and devices in " in read_error_line(capsys)
+    assert "30 processes and devices, but at most " in read_error_line(capsys)
     assert run_main("-q", report, tmp_path / "out.prv") == 0
     monkeypatch.setattr(budget, "BYTES_PER_PROCESS", 1)
     capsys.readouterr()
@@ -252,7 +252,7 @@ def test_a_compressed_trace_of_any_length(
     monkeypatch.setattr(budget, "LEAST_TRACE", 1 << 16)
     for arguments in (("check", trace), ("cfgs", "--for", trace)):
         assert run_main(*arguments) == 1
-        assert "which no trace does" in read_error_line(capsys)
+        assert "which is too much for a trace" in read_error_line(capsys)
     monkeypatch.setattr(budget, "TRACE_PER_BYTE", 1 << 20)
     assert run_main("cfgs", "--for", trace) == 0
 

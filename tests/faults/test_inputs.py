@@ -27,7 +27,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import read as reading
 
 UTC, SECOND = 1_760_000_000_000_000_000, 1_000_000_000
-DOUBTS = ("same report", " jobs ", "begins", "apart", "MPI rank")
+DOUBTS = ("same report", " jobs ", "do they belong to one run", "apart", "MPI rank")
 CLUSTER = sorted((SAMPLES / "cluster").glob("*.sqlite"))
 
 
@@ -214,7 +214,11 @@ def make_rank(number: int, pid: int) -> dict[str, list[Row]]:
             "2 jobs according to the launcher's job ID",
         ),
         ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
-        ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite starts 100 s after a.sqlite"),
+        (
+            {},
+            {"pid": 5, "start": UTC + 110 * SECOND},
+            "b.sqlite starts 100 s after the end of a.sqlite",
+        ),
         ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
         ({"more": make_rank(0, 4242)}, {"pid": 5, "more": make_rank(1, 5)}, ""),
         (

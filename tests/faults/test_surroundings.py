@@ -70,7 +70,7 @@ def test_links_that_lead_to_themselves_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "loop.sqlite").symlink_to("loop.sqlite")
     process = run_command("-q", "--keep-going", tmp_path, tmp_path / "out.prv")
     assert "skipped" in process.stderr
-    assert "loop.sqlite: is a broken link" in process.stderr
+    assert "loop.sqlite: this is a broken link" in process.stderr
     assert (tmp_path / "out.prv").exists()
 
 
@@ -136,4 +136,4 @@ def test_check_of_a_folder_names_its_traces(tmp_path: Path) -> None:
     assert read_error(run_command("check", tmp_path), 2).endswith("is a folder; it has no traces")
     (tmp_path / "run.prv").touch()
     told = read_error(run_command("check", tmp_path), 2)
-    assert told.endswith(f"is a folder; give a trace of it: {tmp_path / 'run.prv'}")
+    assert told.endswith(f"this is a folder; give a trace in it, such as {tmp_path / 'run.prv'}")

@@ -38,7 +38,7 @@ def test_a_what_if_is_answered_in_text_and_json(
     data, page = tmp_path / "r.json", tmp_path / "r.html"
     command = ["report", "-q", str(SAMPLES / "training"), *asked, "--json", str(data)]
     assert main([*command, "--only", "overlap", "--html", str(page)]) == 0
-    assert "<small>12.31 ms</small>" in page.read_text(), "5.1% of the steady state"
+    assert "<small>12.3 ms</small>" in page.read_text(), "5.1% of the steady state"
     out = capsys.readouterr().out
     table = json.loads(data.read_text())["analyses"]["findings"]["tables"]["what_if"]["columns"]
     said = ["as recorded", "kernel * x1", "rank 0-1: gpu x0.5", "no transfers"]
