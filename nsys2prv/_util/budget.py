@@ -158,7 +158,9 @@ _CHOSEN: set[str] = set()
 
 
 class FolderBudget:
-    """Budget for reading the tables in a folder of Parquet files."""
+    """Limits the rows and bytes that are read from a folder of Parquet files, because damaged files
+    may state any number.
+    """
 
     def __init__(self, size: int) -> None:
         """Set up the budget for a folder. size: of all files (bytes)."""
@@ -181,7 +183,9 @@ class FolderBudget:
 
 
 def count_allowed(least: int, size: int, bytes_each: int) -> int:
-    """Return the number of items allowed for input of this size (bytes)."""
+    """Return the largest plausible number of items in input of this size (bytes): `least`, and one
+    more for each `bytes_each` bytes.
+    """
     return least + size // bytes_each
 
 

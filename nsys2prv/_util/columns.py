@@ -79,15 +79,15 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
 
 
 def number_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each distinct combination of several integer columns, sorted by
-    combination, and for each row the index of its combination.
+    """Number the distinct combinations of several integer columns, sorted by combination. Return
+    the first row of each, and for each row the number of its combination.
     """
     return _number_rows(columns, True)
 
 
 def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result of :func:`number_rows`, but with combinations in the order of their first
-    rows.
+    """Number the distinct combinations of several integer columns, as :func:`number_rows` does, but
+    in the order of their first rows.
     """
     return _number_rows(columns, False)
 
@@ -108,8 +108,9 @@ def _number_rows(columns: Sequence[np.ndarray], ascend: bool) -> tuple[np.ndarra
 
 
 def sum_by(keys: Mapping[str, np.ndarray], **values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the distinct combinations of the key columns, in the order of their first rows, with
-    the sums of the value columns (int64). For few rows, this is much faster than a polars query.
+    """Sum value columns over rows with the same combination of keys. Return the key columns (one
+    row for each combination, in the order of their first rows) and the sums (int64). For few rows,
+    this is much faster than a polars query.
     """
     first, codes = number_as_met(*keys.values())
     sums = {name: np.zeros(len(first), np.int64) for name in values}
@@ -167,7 +168,7 @@ def find_places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def count_occurrences(codes: np.ndarray) -> np.ndarray:
-    """Return for each row the number of earlier rows with the same code. codes: indices, as from
+    """Return for each row how many earlier rows have the same code. codes: indices, as from
     :func:`factorize`.
     """
     counts = np.bincount(codes)
@@ -214,7 +215,9 @@ def find_edges(column: np.ndarray) -> np.ndarray:
 
 
 def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct times, and at each time the sum of all changes up to it."""
+    """Add up changes over time. Return two arrays: the sorted distinct times, and the sum of all
+    changes up to each of them.
+    """
     order = np.argsort(time, kind="stable")
     time, total = time[order], np.cumsum(change[order])
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
@@ -222,8 +225,8 @@ def sum_changes(time: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def number_linked(sets: Iterable[Iterable[Hashable]]) -> list[int]:
-    """Return a number for each set. Sets that have a common member, directly or through other sets,
-    get the same number. Numbers count from 0, in order of the sets.
+    """Number sets so that sets with a common member, directly or through other sets, get the same
+    number. Return the number of each set, from 0, in order of the sets.
     """
     leaders: dict[Hashable, Hashable] = {}
 
@@ -292,7 +295,7 @@ def join_pieces(pieces: Sequence[Sequence[str] | pl.Series | np.ndarray]) -> Any
 
 
 def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
-    """Return each distinct key with its rows."""
+    """Return (key, its rows) for each distinct key."""
     distinct, codes = factorize(keys)
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]
@@ -322,8 +325,8 @@ NO_MODES = False, None, None, None
 
 
 def find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether durations are bimodal by RULE; and if so, the means of the two groups, and the
-    share of the higher group. Otherwise these are None.
+    """Find out whether durations are bimodal by RULE. Return (True, mean of the lower group, mean
+    of the higher group, share of executions in the higher group), or (False, None, None, None).
     """
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
@@ -355,7 +358,9 @@ def measure_texts(texts: Sequence[str] | pl.Series) -> int:
 
 
 def cut_texts(texts: Sequence[str] | pl.Series, allowed: int) -> Sequence[str] | pl.Series:
-    """Return the texts. If they exceed the allowed total (bytes), each is cut to an equal share."""
+    """Limit the total size of texts: if it exceeds `allowed` bytes, each text is cut to an equal
+    share.
+    """
     if measure_texts(texts) <= max(allowed, 0):
         return texts
     longest = max(LEAST_NAME, allowed // len(texts))
@@ -374,8 +379,8 @@ def join_first(
     right_on: Sequence[str] = (),
     suffix: str = "_right",
 ) -> pl.DataFrame:
-    """Add to the rows the columns of the first row in `others` with the same key. Rows without a
-    match are dropped, as in an inner join, but no rows are added.
+    """Add to rows the columns of the first row in `others` with the same key. Rows without a match
+    are dropped, as in an inner join, but no rows are added. suffix: for columns that both have.
 
     Events of a thread normally have different starts. With damaged data, an ordinary join could
     return the product of all rows.

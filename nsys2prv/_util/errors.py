@@ -44,14 +44,14 @@ class Unreadable(Nsys2prvError):
 
 
 class NothingToWrite(Nsys2prvError):
-    """The reports are readable but contain no events of the requested kinds."""
+    """The reports can be read, but contain no events of the requested kinds."""
 
     exit_code = 3
 
 
 @contextmanager
 def name_damaged_file(path: Path | str) -> Iterator[None]:
-    """Convert an OSError inside a `with` block into one Nsys2prvError that names the file."""
+    """In a `with` block, convert an OSError into a Nsys2prvError that names the file."""
     try:
         yield
     except OSError as error:
@@ -85,7 +85,7 @@ def note_written(*paths: object) -> None:
 
 
 class EndedBySignal(BaseException):
-    """A signal asked this run to end."""
+    """Raised when a signal asks this run to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -363,8 +363,8 @@ def _digest_host() -> str:
 
 @contextmanager
 def create_temporary_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file in a temporary folder, for a `with` block. Raise Nsys2prvError, in one line,
-    if it cannot be written.
+    """Open a new file in a temporary folder for writing, for a `with` block. Raise Nsys2prvError,
+    in one line, if it cannot be written.
     """
     try:
         with path.open("wb") as file:
@@ -430,7 +430,7 @@ def read_data_texts(package: str, suffix: str) -> dict[str, str]:
 
 
 def load_templates(package: str, **settings: Any) -> Environment:
-    """Return the jinja2 templates in a package's folder. settings: of jinja2."""
+    """Return the jinja2 templates in a package's folder. settings: further settings of jinja2."""
     from nsys2prv._util.templates import make_environment
 
     settings = {"trim_blocks": True, "lstrip_blocks": True, **settings}
@@ -488,8 +488,8 @@ def read_rule_file(path: Path, what: str) -> str:
 
 
 def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the data in a rule file: a list under `rules`, and optionally the keys in `more`.
-    source: name of the file in errors.
+    """Parse a user's rule file. Return its data: a list under `rules`, and optionally the keys in
+    `more`. source: name of the file in errors. what: kind of rules, for errors.
     """
     import yaml
 
@@ -513,7 +513,9 @@ def parse_rule_file(text: str, source: str, what: str, more: Sequence[str] = ())
 
 
 def check_rule_keys(spec: Any, keys: Sequence[str], where: str) -> None:
-    """Raise Nsys2prvError unless a rule is a dictionary with known keys only."""
+    """Raise Nsys2prvError unless a rule is a dictionary with known keys only. where: place of the
+    rule, for the error.
+    """
     if not isinstance(spec, dict):
         raise Nsys2prvError(f"{where}: a rule has keys {', '.join(keys)}")
     for key in spec:

@@ -51,8 +51,8 @@ class Spans(Struct, frozen=True, eq=False):
         return len(self.begin)
 
     def find_longest(self) -> tuple[int, int]:
-        """Return start and end of the longest interval (the first of several), or zeros for an
-        empty set.
+        """Return (start, end) of the longest interval (the first of several), or zeros for an empty
+        set.
         """
         if not len(self):
             return 0, 0
@@ -60,7 +60,7 @@ class Spans(Struct, frozen=True, eq=False):
         return int(self.begin[longest]), int(self.end[longest])
 
     def find_hull(self) -> tuple[int, int]:
-        """Return the start of the first interval and the end of the last one, or zeros."""
+        """Return (start of the first interval, end of the last one), or zeros for an empty set."""
         return (int(self.begin[0]), int(self.end[-1])) if len(self) else (0, 0)
 
     def until(self, times: np.ndarray) -> np.ndarray:
@@ -152,7 +152,9 @@ def _list_sides(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
 
 
 def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]:
-    """Yield each set without the times that are in earlier sets."""
+    """Give each time to the first set that contains it: yield each (name, set) without the times
+    that are in earlier sets.
+    """
     taken = EMPTY
     for name, spans in sets:
         yield name, spans - taken
@@ -160,8 +162,8 @@ def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]
 
 
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Return the order of rows by thread, then time. If rows are already sorted by time and there
-    are few threads, no times are compared.
+    """Return the indices that sort rows by thread, then time. If rows are already sorted by time
+    and there are few threads, no times are compared.
     """
     if not is_sorted(time) or thread.max(initial=0) >= 1 << 16 or thread.min(initial=0) < 0:
         return np.lexsort((time, thread))
@@ -169,7 +171,9 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 
 def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return the order of ranges by keys (such as threads), then by start, longer ranges first."""
+    """Return the indices that sort ranges by keys (such as threads), then by start, longer ranges
+    first.
+    """
     order = order_by_thread(*keys, begin) if len(keys) == 1 else np.lexsort((begin, *keys[::-1]))
     same = np.flatnonzero(~mask_changes(begin[order], *(key[order] for key in keys))[1:])
     if (end[order[same]] < end[order[same + 1]]).any():
@@ -184,8 +188,8 @@ def order_ranges(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.nd
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nesting depth (from 0) and the parent (row index, or -1) of each range. Rows are
-    sorted by thread and start, longer ranges first.
+    """Find how ranges are nested. Return two arrays: the depth (from 0) and the parent (row index,
+    or -1) of each range. Rows are sorted by thread and start, longer ranges first.
 
     If a range overlaps others without being nested, its parent is the open range that started last.
     """
@@ -243,7 +247,9 @@ def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.nda
 
 
 class Outermost(Struct, frozen=True):
-    """Ranges of threads that do not overlap, sorted by thread and start, and therefore also by end."""
+    """Ranges of threads that are not nested in others and do not overlap, sorted by thread and
+    start, and therefore also by end.
+    """
 
     #: Row of the trace, begin and end (ns).
     thread: np.ndarray
@@ -251,7 +257,9 @@ class Outermost(Struct, frozen=True):
     end: np.ndarray
 
     def find_next(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the range that contains each thread's time, otherwise the next one, or -1."""
+        """Find for each pair of thread and time the range of the thread that contains this time,
+        otherwise the next one. Return its index, or -1.
+        """
         return self._search(self.end, thread, time, "right")
 
     def find(self, thread: np.ndarray, time: np.ndarray, at_end: bool) -> np.ndarray:
@@ -275,8 +283,9 @@ class Outermost(Struct, frozen=True):
 def find_outermost(
     columns: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | slice]:
-    """Return ranges sorted by start (longer first), the number of the outermost range around each
-    (int32), and the rows of outermost ranges.
+    """Find the outermost ranges of threads. Return three parts: the columns sorted by start (longer
+    ranges first), the number of the outermost range around each range (int32), and the rows of the
+    outermost ranges.
 
     columns: `begin`, `end` (int64 ns), `thread` (int32) and others, sorted by begin.
     """
@@ -296,8 +305,8 @@ def find_outermost(
 
 
 def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterator[slice]:
-    """Yield slices of about EXECUTIONS ranges; each includes all ranges that are nested in its
-    ranges. Ranges are sorted by row and start. There is at least one slice.
+    """Divide ranges into slices of about EXECUTIONS ranges, so that nested ranges are in the slice
+    of the range around them. Ranges are sorted by row and start. At least one slice is yielded.
     """
     first, size = 0, EXECUTIONS
     while first + size < len(row):
@@ -319,11 +328,11 @@ def split_ranges(row: np.ndarray, begin: np.ndarray, end: np.ndarray) -> Iterato
 def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each range the points of its thread in [begin, end], as the first index and the
-    index after the last.
+    """Find for each range the points in time of its thread in [begin, end]. Return two arrays: the
+    index of the first such point, and the index after the last.
 
-    Ranges are sorted as for :func:`find_parents`. at_thread, at: of the points, sorted by thread
-    and time.
+    Ranges are sorted as for :func:`find_parents`. at_thread, at: thread and time of the points,
+    sorted by these.
     """
     since, until = np.zeros((2, len(begin)), np.int64)
     for first, last in pairwise(find_edges(thread).tolist()):
@@ -337,11 +346,12 @@ def find_points_within(
 def spill_durations(
     frame: pl.DataFrame, by: Sequence[str], path: Path, apart: np.ndarray | None = None
 ) -> pl.DataFrame:
-    """Write the durations (end - begin) of a frame's rows to a file, by group, as int64. apart:
-    unit of each row, if there are several units; a group contains the durations unit by unit.
+    """Write the durations (end - begin) of a frame's rows to a file, by group, as int64. Return a
+    row per group: the columns `by`, `count`, `time_ns` (the sum), and the location as `file` and
+    `start`.
 
-    Return a row per group: the columns `by`, `count`, `time_ns` (the sum), and the location as
-    `file` and `start`.
+    apart: unit of each row, if there are several units; a group contains the durations unit by
+    unit.
     """
     durations = frame.select(*by, duration=DURATION)
     if apart is None:
@@ -388,7 +398,8 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
 
 
 def count_durations(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
-    """Merge spilled groups by some of their columns, and return histograms of their durations.
+    """Merge groups from :func:`spill_durations` by some of their columns, and return histograms of
+    their durations.
 
     Each group has `bins` bins from the shortest to the longest duration: `low_ns`, `high_ns`,
     `count`.

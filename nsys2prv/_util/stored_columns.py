@@ -64,7 +64,7 @@ def load_object(path: Path) -> Any:
 
 
 class StoredColumn(Struct, frozen=True, array_like=True):
-    """Location of a column in a file."""
+    """Says where a column is in a file, and its type."""
 
     #: Type of the numbers, as numpy writes it.
     dtype: str
@@ -89,8 +89,8 @@ def write_column(
 
 
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return the values of the rows first <= row < last. Rows without a value contain an arbitrary
-    number.
+    """Read the values of a stored column in the rows first <= row < last. Rows without a value
+    contain an arbitrary number.
     """
     size = np.dtype(column.dtype).itemsize
     values = read_bytes(file, column.values + first * size, (last - first) * size)
@@ -98,7 +98,7 @@ def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np
 
 
 def read_valid(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
-    """Return a mask of the rows with a value, for a column in which some are missing."""
+    """Read which rows, first <= row < last, have a value in a stored column. Return a mask."""
     start = first // 8
     bits = read_bytes(file, column.valid + start, (last + 7) // 8 - start)
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").view(bool)
@@ -144,7 +144,7 @@ class FrameWriter(Closable):
         return self.path.open("ab")
 
     def append_frame(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
-        """Store columns, given by name."""
+        """Store columns, given by name, and return where they are."""
         columns = {name: _to_array(column) for name, column in columns.items()}
         if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
             data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)

@@ -48,8 +48,8 @@ class _CompiledTemplates(BytecodeCache):
 def make_environment(
     package: str, load_text: Callable[[str], str], **settings: Any
 ) -> jinja2.Environment:
-    """Return the templates in a package's folder. load_text: function that returns the text of a
-    template by its name. settings: of jinja2.
+    """Return the jinja2 templates in a package's folder. load_text: function that returns the text
+    of a template by its name. settings: further settings of jinja2.
     """
     return jinja2.Environment(
         loader=jinja2.FunctionLoader(load_text),

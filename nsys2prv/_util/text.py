@@ -89,8 +89,8 @@ def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str
 def list_differing(
     described: Iterable[tuple[str, str]], form: str = "{who}: {what}", between: str = "; "
 ) -> str:
-    """Return the differences between named things, such as `4 GPUs: A100; 8 GPUs: H100`; "" if
-    there are none. described: (who, what). form: format of each.
+    """Return a text that says how named things differ, such as `4 GPUs: A100; 8 GPUs: H100`; "" if
+    they do not. described: (name, property) of each. form: format of each. between: separator.
     """
     found: dict[str, list[str]] = {}
     for name, what in described:
@@ -188,7 +188,7 @@ def escape_to_one_line(text: str) -> str:
 
 
 class Column(Struct, frozen=True):
-    """Column of a table."""
+    """A column of a table of text: heading and cells."""
 
     #: Its heading.
     head: str
@@ -258,7 +258,7 @@ def _fold_line(line: str, width: int | None, hang: int) -> list[str]:
 
 
 def lay_out_table(columns: Sequence[Column], width: int | None) -> list[str]:
-    """Return the lines of a table that fits the width.
+    """Lay out a table as lines of text that fit the width.
 
     These steps are tried in turn: break the headings, turn a few rows into columns, shorten the
     first texts, and place parts below each other. Each part starts with the first column and the

@@ -135,7 +135,7 @@ class LostWorker(Nsys2prvError):
 
 
 class Pool(Struct):
-    """Workers of an engine. By default, this is the current process alone, for small jobs."""
+    """The workers that run tasks. By default, this is the current process alone, for small jobs."""
 
     #: Runs the tasks; None: this process.
     executor: Executor | None = None
@@ -169,7 +169,7 @@ class Pool(Struct):
     def run_in_order(
         self, function: Callable[[T], R], tasks: Iterable[T], together: int = 1
     ) -> Iterator[R]:
-        """Yield results in the order of the tasks.
+        """Run a function on each task, on the workers. Yield the results in the order of the tasks.
 
         together: number of tasks sent to a worker at a time. Tasks that wait are sent in groups of
         at most twice as many (:meth:`limit_together`). Raise LostWorker if a worker process was
@@ -402,7 +402,7 @@ ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str,
 
 
 def prepare_next(items: Iterable[T]) -> Iterator[T]:
-    """Yield items. While one item is in use, another thread makes the next one."""
+    """Yield items. While one item is in use, another thread already makes the next one."""
     iterator, end = iter(items), object()
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, iterator, end)

@@ -51,7 +51,9 @@ OUTPUT_ERRORS = (*FULL, errno.EIO, errno.EBADF, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
+    """Run the command line and return the exit status. arguments: without the program's name; None
+    for those of the process.
+    """
     try:
         return _run(arguments)
     except errors.EndedBySignal as ended:
@@ -122,7 +124,7 @@ def _discard_output() -> None:
 
 
 def run_help(arguments: list[str]) -> int:
-    """Run `nsys2prv help [COMMAND]`."""
+    """Run `nsys2prv help [COMMAND]` and return the exit status."""
     if not arguments or arguments[0] == "help":
         Parser(CONVERSION).print_help()
         return 0
@@ -137,7 +139,7 @@ def run_help(arguments: list[str]) -> int:
 
 
 def run_conversion(arguments: list[str]) -> int:
-    """Run a conversion."""
+    """Convert reports to a trace, as the arguments say, and return the exit status."""
     options = Parser(CONVERSION).parse_intermixed_args(join_kind_options(arguments))
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
@@ -219,7 +221,7 @@ def _list_kinds() -> int:
 
 
 def run_cfgs(arguments: list[str]) -> int:
-    """Run `nsys2prv cfgs`."""
+    """Run `nsys2prv cfgs` and return the exit status."""
     options = Parser("cfgs").parse_args(arguments)
     folder, trace = options.folder, options.trace
     if trace:
@@ -268,7 +270,7 @@ def _parse_times(text: str) -> tuple[int, int]:
 
 
 def run_check(arguments: list[str]) -> int:
-    """Run `nsys2prv check`."""
+    """Run `nsys2prv check` and return the exit status."""
     options = Parser("check").parse_args(arguments)
     refuse_non_traces("check", options.traces)
     from nsys2prv.writers.paraver.check import NO_TRACE, Severity, check_trace, format_result
@@ -289,7 +291,7 @@ def run_check(arguments: list[str]) -> int:
 
 
 def run_analysis(command: str, arguments: list[str]) -> int:
-    """Run `nsys2prv report`, `diff` or `study`."""
+    """Run `nsys2prv report`, `diff` or `study`, as `command` says, and return the exit status."""
     options = parse_analysis(command, arguments)
     limit_threads(options.jobs, options.reports or options.runs)
     with pause_garbage_collection():
@@ -302,7 +304,7 @@ def run_analysis(command: str, arguments: list[str]) -> int:
 
 
 def run_quality(arguments: list[str]) -> int:
-    """Run `nsys2prv quality`."""
+    """Run `nsys2prv quality` and return the exit status."""
     options = Parser("quality").parse_args(arguments)
     limit_threads(options.jobs, options.reports)
     from nsys2prv.cli import quality

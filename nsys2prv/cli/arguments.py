@@ -65,14 +65,14 @@ HINTS: dict[str, str] = _MISTAKES["values"]
 
 
 def refuse(mistake: str, **words: object) -> NoReturn:
-    """Raise UsageError for a mistake in ``mistakes.yaml``. words: values for the placeholders in
-    the message.
+    """Raise UsageError for a mistake listed in ``mistakes.yaml``. mistake: its key. words: values
+    for the placeholders in the message.
     """
     raise UsageError(MESSAGES[mistake].format(**words))
 
 
 def load_commands() -> dict[str, Any]:
-    """Return the declarations of ``options.yaml`` by command name."""
+    """Return the declarations of commands and their options in ``options.yaml``, by command name."""
     return load_shipped_file(__package__, "options.yaml")
 
 
@@ -84,7 +84,9 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of a command. Errors are one line with the intended command, raised as UsageError."""
+    """Parser of a command's arguments. Errors are one line with the intended command, raised as
+    UsageError.
+    """
 
     def __init__(self, command: str) -> None:
         declared = load_commands()[command]
@@ -146,14 +148,16 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def help_hint(self) -> str:
-        """Return a hint to the command that lists all options."""
+        """Return a hint that names the command that lists all options."""
         command = self.prog.removeprefix("nsys2prv").strip() or "convert"
         return f"`nsys2prv help {command}` lists the options"
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Parse arguments after checking their names (:meth:`check_options`)."""
+        """Parse arguments after checking the names of options (:meth:`check_options`). Return the
+        options, and the unknown arguments.
+        """
         self.check_options(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -371,7 +375,7 @@ def make_options(arguments: argparse.Namespace) -> Options:
 
 
 def make_cut_options(arguments: argparse.Namespace) -> CutOptions:
-    """Return the cut options set by the arguments; `report` has only some of them."""
+    """Return the options of a cut that the arguments set; `report` has only some of them."""
     from nsys2prv.conversion.options import CutOptions
 
     return CutOptions(**_choose_fields(CutOptions, arguments))
@@ -427,7 +431,9 @@ def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
 
 
 def suggest_command(word: str, commands: Collection[str], before: str = "nsys2prv") -> str:
-    """Return the command most similar to a misspelled word, or ""."""
+    """Return a suggestion of the command that is most similar to a misspelled word, or "". before:
+    text before the command.
+    """
     if near := get_close_matches(word.lower(), commands, 1):
         return f"did you mean `{before} {near[0]}`?"
     return f"write `{WORDS[word]}`" if word in WORDS else ""
@@ -453,8 +459,8 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def check_conversion(paths: Sequence[str], kinds: Sequence[str], commands: Collection[str]) -> None:
-    """Raise UsageError if commands, event kinds or traces are given as reports. kinds: values of
-    -t.
+    """Raise UsageError if commands, event kinds or traces are given as reports to convert. paths:
+    the arguments. kinds: values of -t.
     """
     reports, output = paths[:-1], paths[-1]
     for word in reports:

@@ -52,7 +52,7 @@ GPU_METRICS = "GPU_METRICS"
 
 
 def run_quality(options: argparse.Namespace) -> Answer:
-    """Run `quality`."""
+    """Run `nsys2prv quality`. Return its output, warnings and exit status."""
     with open_job(options.reports, **choose_running(options)) as job:
         described = job.describe(options.reports)
         notes = [note for note in job.quality if note.kind != "not_recorded"]

@@ -70,7 +70,7 @@ Answer = tuple[str, list[str], int]
 
 
 def run_report(options: argparse.Namespace) -> Answer:
-    """Run `report`."""
+    """Run `nsys2prv report`. Return its output, warnings and exit status."""
     if options.moment:
         # Before the job is analyzed.
         _parse_moment(options)
@@ -263,7 +263,7 @@ def _finish_job(
 
 
 def run_diff(options: argparse.Namespace) -> Answer:
-    """Run `diff`."""
+    """Run `nsys2prv diff`. Return its output, warnings and exit status."""
     given = [options.runs, options.versus] if options.versus else [[one] for one in options.runs]
     if len(given) < 2:
         refuse("one_side", path=options.runs[0])
@@ -355,7 +355,9 @@ def _analyse_job(
 
 
 def load_job(name: str, options: argparse.Namespace) -> FinishedJob:
-    """Return the analyzed job for an argument of `diff`."""
+    """Return the analyzed job for an argument of `diff`: a report that is analyzed now, or a file
+    of `report --json`.
+    """
     path = Path(name)
     if path.suffix == JSON:
         if options.iterations or _select_part(options) != WHOLE_JOB:
@@ -394,7 +396,7 @@ def format_notes(notes: Iterable[str]) -> list[str]:
 
 
 def run_study(options: argparse.Namespace) -> Answer:
-    """Run `study`."""
+    """Run `nsys2prv study`. Return its output, warnings and exit status."""
     # Not before they are needed.
     from nsys2prv.show.study.formats import (
         format_csv,

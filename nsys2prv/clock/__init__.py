@@ -40,7 +40,7 @@ HOLD_BACK = 10
 
 
 class NoiseKind(IntEnum):
-    """Kind of noise in observations, which depends on their source."""
+    """Source of observations of clocks, which determines how exact they are."""
 
     NCCL = 0
     MPI = 1
@@ -56,8 +56,8 @@ UNCLEAR_KINDS, NOTE_KINDS = (
 
 
 class Role(IntEnum):
-    """Waiting relation in a collective: every member for all, the others for the root, or the
-    root for the others.
+    """Order of waiting in a collective: every member for all, the others for the root, or the root
+    for the others.
     """
 
     ALL = 0
@@ -112,12 +112,14 @@ class Corrections(Struct, frozen=True):
     drift: np.ndarray
 
     def apply(self, time: np.ndarray, host: np.ndarray) -> np.ndarray:
-        """Return corrected times. host: index of the host for each time."""
+        """Return corrected times. time: float ns relative to the pivot. host: index of the host for
+        each time.
+        """
         return time * (1 + self.drift[host]) + self.offset[host]
 
 
 class ClockFinding(Struct, frozen=True):
-    """A finding about observations that users should know."""
+    """A finding about observations of clocks that users should know."""
 
     #: Kind of finding.
     kind: FindingKind
@@ -138,7 +140,9 @@ class ClockFinding(Struct, frozen=True):
 
 
 class Observations(Struct, frozen=True):
-    """Observations of host clocks, from events that several hosts have in common."""
+    """Events that several hosts have in common (collectives and messages), from which their clocks
+    are compared.
+    """
 
     #: A row for each collective and host, as :func:`nsys2prv.match.gathering.gather_per_host` makes them.
     collectives: pl.DataFrame
@@ -156,7 +160,9 @@ class Observations(Struct, frozen=True):
 
 
 def find_median(values: np.ndarray) -> float:
-    """Return the median of values without NaN, several times as fast as NumPy."""
+    """Return the median of values, which must not contain NaN. This is several times as fast as
+    NumPy.
+    """
     low, high = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(values, (low, high))
     return float((ordered[low] + ordered[high]) / 2)
@@ -172,8 +178,8 @@ def estimate_spread(values: np.ndarray) -> float:
 
 
 def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """Fit a line with medians: return (value at time 0, slope, spread about the line). With fewer
-    than four points, the slope is reduced. times: sorted, ns.
+    """Fit a line to points by medians. Return (value at time 0, slope, spread about the line). With
+    fewer than four points, the slope is reduced. times: sorted, ns.
 
     Points that are far apart determine the slope better. After a burst, the few points that follow
     much later decide.

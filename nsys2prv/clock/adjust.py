@@ -61,9 +61,10 @@ LEAST_SIGMA = 100.0
 def find_violations(
     estimates: list[Estimate], orders: Precedences
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three results for each precedence between hosts with the same reference: a mask of
-    these precedences; the amount by which they are violated beyond noise (ns; -inf for others); and
-    a mask of violations beyond the errors of the hosts.
+    """Find the precedences (order of two events on two hosts) that corrected clocks violate. Return
+    three arrays over precedences: whether both hosts have the same reference; by how much a
+    precedence is violated beyond noise (ns; -inf for other references); and whether this exceeds
+    the errors of the hosts.
     """
     bound, reference = (
         np.array([getattr(one, name) for one in estimates]) for name in ("bound", "reference")
@@ -87,8 +88,8 @@ def place_by_order(
     findings: list[ClockFinding],
     left_out: set[int],
 ) -> list[Estimate]:
-    """Return the estimates, moved together so that every precedence that can be satisfied is
-    satisfied.
+    """Move the corrections of hosts together, so that every precedence that can be satisfied is
+    satisfied. Return the new estimates.
 
     left_out: hosts with unreliable clocks. findings: a list to which findings are added.
     """
@@ -345,9 +346,9 @@ def _find_change(
 def tighten_bounds(
     estimates: list[Estimate], orders: Precedences, is_timed_by_gpu: np.ndarray
 ) -> list[Estimate]:
-    """Return the estimates with bounds no larger than precedences between each host and its
-    reference allow. For hosts without kernels, these are the only bounds, because ends of MPI calls
-    may scatter by any time.
+    """Reduce the error bounds of estimates to what precedences between each host and its reference
+    allow. Return the new estimates. For hosts without kernels, these are the only bounds, because
+    ends of MPI calls may scatter by any time. is_timed_by_gpu: mask of the hosts with kernels.
     """
     reference = np.array([estimate.reference for estimate in estimates])
     corrections = list_corrections(estimates)

@@ -117,13 +117,13 @@ class Estimate(Struct, frozen=True):
 
 
 def list_corrections(estimates: Sequence[Estimate]) -> Corrections:
-    """Return the corrections in the estimates."""
+    """Return the corrections of all hosts as arrays."""
     lines = np.array([(one.offset, one.drift) for one in estimates]).reshape(-1, 2)
     return Corrections(*lines.T)
 
 
 class CollectiveEnds(Struct):
-    """Ends of the collectives of a group, as an array by collective and host."""
+    """End times of the collectives of a group, as arrays by collective and host."""
 
     #: Key of NOISE.
     noise_kind: int
@@ -141,13 +141,15 @@ class CollectiveEnds(Struct):
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def correct(self, corrections: Corrections) -> np.ndarray:
-        """Return the ends on corrected clocks, without the lateness."""
+        """Return the ends on corrected clocks (float ns), reduced by the lateness of the host that
+        arrives last.
+        """
         return corrections.apply(self.end, self.clocks) - self.lateness * self.late
 
 
 def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
-    """Return one block per group with the ends of its synchronizing collectives, without those that
-    are held back as a test.
+    """Return the ends of synchronizing collectives, one block per group, without those that are
+    held back as a test. hosts: rows from :func:`nsys2prv.match.gathering.gather_per_host`.
     """
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     blocks = []
@@ -165,10 +167,12 @@ def gather_collective_ends(hosts: pl.DataFrame) -> list[CollectiveEnds]:
 
 
 def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> list[Estimate]:
-    """Return the line of each host in a block relative to one of its hosts.
+    """Fit a line between the clock of each host in a block and one of its hosts. Return these lines
+    as estimates.
 
     A host that fits no line is removed from its block. A host that fits less than half of its
-    collectives is removed from all blocks, because they may fit by chance.
+    collectives is removed from all blocks, because they may fit by chance. findings: a list to
+    which findings are added.
     """
     links = []
     hosts = 1 + max((int(block.clocks.max()) for block in blocks), default=-1)
@@ -228,8 +232,9 @@ def _link_to_centre(block: CollectiveEnds) -> tuple[list[Estimate], list[int]]:
 def solve_network(
     blocks: list[CollectiveEnds], links: list[Estimate], hosts: int
 ) -> tuple[list[Estimate], list[ClockFinding]]:
-    """Return the corrections of the hosts from their ends alone, with standard deviations as
-    bounds. links: lines to start from.
+    """Compute the corrections of all hosts from the ends of collectives alone, by least squares.
+    Return them, with standard deviations as bounds, and findings. links: lines to start from.
+    hosts: their number.
 
     In each connected part, the host with the lowest number is the reference. A host without common
     collectives is its own reference.

@@ -53,7 +53,9 @@ class ClockMap(Struct, frozen=True, dict=True):
 
     @cached_property
     def slack(self) -> int:
-        """Return by how much (ns) a span from `to_local` must be widened to contain the whole span."""
+        """Return by how much (ns) a span converted by :meth:`to_local` must be widened to contain
+        the whole span.
+        """
         return 2 if self.drift else 0
 
     def delay(self, by: int) -> ClockMap:
@@ -82,7 +84,7 @@ class ReportClock(Struct, frozen=True):
 
     @property
     def boot(self) -> int | None:
-        """Return UTC minus the monotonic clock (ns)."""
+        """Return the UTC time at which the monotonic clock was 0 (ns); None if unknown."""
         return None if None in (self.utc_ns, self.system_ns) else self.utc_ns - self.system_ns
 
 
@@ -98,8 +100,8 @@ class Placement(Struct, frozen=True):
 
 
 def place_reports(reports: list[ReportClock]) -> list[Placement]:
-    """Return the placement of each report. Reports without any clock are UNPLACED, at 0; the caller
-    knows where the events of the others begin.
+    """Find the UTC time of each report by its clocks. Return the placement of each. Reports without
+    any clock are UNPLACED, at 0; the caller knows where the events of the others begin.
     """
     machines, boots = _number_machines(reports)
     placements = []
@@ -177,14 +179,16 @@ class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
     sure: bool = True
 
     def correct(self, placed: ClockMap) -> ClockMap:
-        """Return the map from local to corrected times. placed: the map to UTC, without drift."""
+        """Return the map from a report's local times to corrected times. placed: its map to UTC,
+        without drift.
+        """
         return ClockMap(
             placed.offset + self.offset_ns, self.drift_ppm / 1e6, self.at_utc_ns - placed.offset
         )
 
 
 class ClockRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """Corrections of all hosts, as in the clock file."""
+    """Corrections of the clocks of all hosts, as in the clock file."""
 
     #: Host name -> correction.
     hosts: Mapping[str, HostClock]

@@ -40,8 +40,8 @@ PARTS_OF_SPAN = 64
 
 
 class Precedences(Table, frozen=True):
-    """Conditions: `begin` on clock `before` is not later than `end` on clock `after`. Times are
-    float ns relative to the pivot.
+    """Conditions on clocks, as arrays: the time `begin` on clock `before` is not later than `end`
+    on clock `after`. Times are float ns relative to the pivot.
     """
 
     #: Key of NOISE.
@@ -58,7 +58,9 @@ class Precedences(Table, frozen=True):
     held: np.ndarray
 
     def correct(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return the starts and ends on corrected clocks."""
+        """Return two arrays: the starts and the ends of all precedences on corrected clocks (float
+        ns).
+        """
         return (corrections.apply(self.begin, self.before), corrections.apply(self.end, self.after))
 
     def find_slack(self) -> np.ndarray:
@@ -68,7 +70,9 @@ class Precedences(Table, frozen=True):
         return np.array([noise.slack for noise in NOISE.values()])[self.noise_kind]
 
     def find_spans(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and last corrected time of each host; inf and -inf without any."""
+        """Return two arrays: the first and the last corrected time of each host in the precedences;
+        inf and -inf without any.
+        """
         begin, end = self.correct(corrections)
         return find_spans(len(corrections.offset), (self.before, begin), (self.after, end))
 
@@ -85,7 +89,9 @@ class Precedences(Table, frozen=True):
 
 
 def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and last time of each host. times: pairs of (hosts, times)."""
+    """Return two arrays: the first and the last time of each host. hosts: their number. times:
+    pairs of (hosts, times).
+    """
     first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)
     for host, time in times:
         np.minimum.at(first, host, time)
@@ -94,8 +100,9 @@ def find_spans(hosts: int, *times: tuple[np.ndarray, np.ndarray]) -> tuple[np.nd
 
 
 def find_collective_precedences(hosts: pl.DataFrame, binding: bool = False) -> Precedences:
-    """Return the precedences of collectives. binding: if all members wait for all, use only the
-    start of the last to arrive.
+    """Return the precedences that collectives imply: no member leaves before the members that it
+    waits for have arrived. binding: if all members wait for all, use only the start of the last to
+    arrive.
 
     hosts: rows from :func:`nsys2prv.match.gathering.gather_per_host`.
     """
@@ -123,7 +130,9 @@ def find_collective_precedences(hosts: pl.DataFrame, binding: bool = False) -> P
 
 
 def find_message_precedences(messages: pl.DataFrame, pivot: int) -> Precedences:
-    """Return the precedences of messages. messages: a frame with the columns MESSAGES."""
+    """Return the precedences that messages imply: none is received before it is sent. messages: a
+    frame with the columns MESSAGES. pivot: time in the middle of all times (ns).
+    """
     pair = ("before", "after")
     table = (
         messages.with_columns(pl.col("begin", "end") - pivot)
@@ -173,8 +182,9 @@ LOW_BARRIER = 1e-11
 
 
 class Springs(Table, frozen=True):
-    """Springs that pull hosts into place. The correction added to `host` at `time`, minus that of
-    `anchor`, should be `target`, with a standard deviation of `sigma`. All in float ns.
+    """Wanted corrections of hosts, as springs that pull them. The correction added to `host` at
+    `time`, minus that of `anchor`, should be `target`, with a standard deviation of `sigma`. All in
+    float ns.
     """
 
     #: The host held.
@@ -196,8 +206,8 @@ def move_jointly(
     slack: np.ndarray,
     fixed: np.ndarray,
 ) -> tuple[Corrections, np.ndarray, float]:
-    """Return corrections that satisfy the precedences, a mask of the precedences given up, and the
-    largest violation of the others (ns).
+    """Move the clocks of all hosts so that precedences are satisfied. Return the corrections, a
+    mask of the precedences given up, and the largest violation of the others (ns).
 
     slack: allowed violation of each precedence (ns). fixed: mask of hosts that must not move.
     """
@@ -432,7 +442,9 @@ def is_bounded(corners: np.ndarray) -> bool:
 
 
 def cut_region(corners: np.ndarray, normals: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return the part of the region in which normal . corner <= limit, for all normals."""
+    """Return the part of a convex region in which normal . corner <= limit, for all normals.
+    corners: of the region, shape (n, 2).
+    """
     for _ in range(4 * len(limits)):
         reach = corners @ normals.T
         most = reach.max(axis=0)
@@ -458,8 +470,8 @@ def _cut_polygon(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.nd
 
 
 def label_connected(one: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
-    """Return for each host the lowest host to which it is connected in both directions, or itself.
-    Connections lead from `one` to `other`.
+    """Find groups of hosts that are connected in both directions. Return for each host the lowest
+    host of its group. Connections lead from `one` to `other`. size: number of hosts.
     """
     ahead: dict[int, list[int]] = defaultdict(list)
     behind: dict[int, list[int]] = defaultdict(list)
@@ -485,8 +497,9 @@ def _reach(start: int, ways: Mapping[int, list[int]]) -> set[int]:
 def spread_regions(
     start: int, differences: Mapping[int, Mapping[int, np.ndarray]]
 ) -> dict[int, np.ndarray]:
-    """Return the regions of all hosts that can be reached from `start`, whose own region is (0, 0).
-    Each region is at least as large as all differences together allow.
+    """Find the region of possible lines for each host that can be reached from `start`, whose own
+    region is (0, 0). Return host -> region. Each is at least as large as all differences together
+    allow.
 
     differences: host -> other host -> region of the other's line minus its own.
     """

@@ -53,7 +53,7 @@ Verdict = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class Alignment(Struct, frozen=True):
-    """Result of the alignment of host clocks."""
+    """The result of aligning host clocks: corrections, their test, and findings."""
 
     #: Correction of each host.
     corrections: list[HostClock]
@@ -66,7 +66,7 @@ class Alignment(Struct, frozen=True):
 def solve_clocks(
     names: Sequence[str], observed: Observations, pivot: int, spans: np.ndarray
 ) -> Alignment:
-    """Return the corrections of host clocks.
+    """Compute the corrections of host clocks.
 
     names: of the hosts. observed: events in common. pivot: a time in the middle of all times (ns).
     spans: first and last placed time of each host, for which bounds must hold, shape (hosts, 2);
@@ -240,7 +240,7 @@ def _to_host_clock(
 
 
 class Evidence(Struct, frozen=True):
-    """Observations that test corrections."""
+    """Observations with which corrections are tested."""
 
     #: Rows of :func:`nsys2prv.match.gathering.gather_per_host`.
     collectives: pl.DataFrame
@@ -268,7 +268,7 @@ class Evidence(Struct, frozen=True):
 
     def drop_misfits(self, corrections: Corrections, limit: np.ndarray) -> tuple[Evidence, int]:
         """Drop calls that contradict the corrected clocks by more than `limit` (ns, per host),
-        because they do not belong together. Return the rest and the number of dropped calls.
+        because they do not belong together. Return (the rest, number of dropped calls).
 
         If there are many, the clocks are as likely to be wrong, and all calls are kept.
         """
@@ -282,7 +282,9 @@ class Evidence(Struct, frozen=True):
         return Evidence(hosts.filter(~pl.col("collective").is_in(wrong)), messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
-        """Divide collectives over several components of hosts into one collective per component."""
+        """Divide collectives over several components of hosts (groups whose clocks are related)
+        into one collective per component. part: component of each host.
+        """
         hosts, messages = self.collectives, self.messages
         number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
         together = part[messages.before] == part[messages.after]

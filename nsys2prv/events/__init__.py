@@ -32,7 +32,7 @@ def all_kinds() -> tuple[EventKind, ...]:
 
 
 class Selection(Struct, frozen=True):
-    """Event kinds that the user selected."""
+    """The event kinds that the user selected with `-t`."""
 
     #: To translate.
     kinds: tuple[EventKind, ...]
@@ -97,8 +97,8 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
 
 
 def parse_least_durations(durations: Mapping[str, int]) -> dict[str, int]:
-    """Return kind -> duration (ns) below which ranges of this kind are dropped. durations: by names
-    as for `-t`.
+    """Return event kind -> duration (ns) below which its ranges are dropped. durations: the same by
+    names as for `-t`.
 
     The name of a kind takes precedence over groups, and groups over `all`. Of several groups, the
     longest duration applies. Raise UsageError for an unknown name, a kind without durations, or an

@@ -71,7 +71,7 @@ EARLY_WORK = "early_work"
 @cache
 def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
     """Return the columns that :func:`read_fields` needs for these layouts. mask: bits of the wanted
-    fields.
+    fields, by their place in the layout.
     """
     fields = (
         field
@@ -91,8 +91,8 @@ def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
 def read_fields(
     extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray], mask: int = -1
 ) -> dict[str, np.ndarray]:
-    """Return name -> values for the fields of a layout that name a column. mask: bits of the wanted
-    fields.
+    """Read the fields of a layout that name a column. Return name of the field -> values. mask:
+    bits of the wanted fields.
     """
     return {
         field.name: _read_field(extraction, field, columns[field.column])
@@ -197,8 +197,8 @@ def _name_rows(extraction: Extraction, field: Field, ids: np.ndarray) -> np.ndar
 def name_texts(
     extraction: Extraction, name_set: str, codes: np.ndarray, texts: Texts
 ) -> np.ndarray:
-    """Return the local name index of each row, ABSENT for empty names. codes: index of each row's
-    name in `texts`.
+    """Give each row a name of this name set. Return the local index of the name, ABSENT for empty
+    names. codes: index of each row's name in `texts`.
     """
 
     def make_texts(used: np.ndarray) -> Texts:
@@ -229,11 +229,12 @@ def make_launch_lines(
     size: np.ndarray | None = None,
     launches: Launches | None = None,
 ) -> CommunicationLines | None:
-    """Return communication lines from calls to the operations that they launched; None if lines are
-    not wanted.
+    """Make communication lines from calls to the operations that they launched; None if lines are
+    not wanted. kind: of lines.
 
-    columns: start, end, globalPid and correlationId of the operations. objects: object of each
-    operation. size: bytes of each operation; None for 0. launches: the calls, if already looked up.
+    columns: start, end, globalPid and correlationId of the operations. objects: object (row) of
+    each operation. size: bytes of each operation; None for 0. launches: the calls, if already
+    looked up.
     """
     if not extraction.settings.lines:
         return None
@@ -250,8 +251,8 @@ def make_launch_lines(
 def group_sources(
     extraction: Extraction, *keys: np.ndarray
 ) -> Iterator[tuple[list[int], np.ndarray | slice]]:
-    """Yield each device or source of samples (its values in the key columns) with its rows. Samples
-    of the rarest sources beyond MOST_SOURCES are dropped and counted.
+    """Group rows of samples by device or other source. Yield (values of the source in the key
+    columns, its rows). Samples of the rarest sources beyond MOST_SOURCES are dropped and counted.
     """
     values, codes = factorize_together(*keys)
     kept = mask_most_frequent(extraction, codes, MOST_SOURCES, Reason.RARE_METRIC)
@@ -263,8 +264,8 @@ def group_sources(
 def mask_most_frequent(
     extraction: Extraction, codes: np.ndarray, most: int, reason: Reason
 ) -> np.ndarray:
-    """Return a mask of the rows with the most frequent codes; other rows are counted as dropped.
-    codes: from 0, all of them used.
+    """Return a mask of the rows with the `most` most frequent codes; other rows are counted as
+    dropped for this reason. codes: from 0, all of them used.
     """
     counts = np.bincount(codes)
     kept = np.ones(len(counts), bool)
@@ -281,10 +282,11 @@ def make_counters(
     samples: Mapping[str, np.ndarray],
     metrics: Sequence[Metric],
 ) -> Iterator[Counters]:
-    """Yield counter records of one object from samples in any order.
+    """Yield the samples of one object (row) as counter records.
 
-    samples: `time`, `metric` (index into the metrics), `value`, and `end` if values do not last
-    until the next sample. Values that do not fit a trace are adjusted and counted.
+    samples: columns in any order: `time`, `metric` (index into the metrics), `value`, and `end` if
+    values do not last until the next sample. Values that do not fit a trace are adjusted and
+    counted.
     """
     account, value = extraction.account, samples["value"]
     least, greatest = find_bounds(value)
@@ -338,7 +340,9 @@ def _add_ends(
 
 
 def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame:
-    """Run one of the QUERIES on JSON texts. payloads: (number, text)."""
+    """Run one of the QUERIES on JSON texts, and return its result as a frame. name: of the query.
+    payloads: (number, text).
+    """
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.text_factory = bytes
         connection.execute("CREATE TABLE payloads (number INTEGER PRIMARY KEY, payload)")
@@ -399,5 +403,5 @@ def select_by_state(layout: str, labels: pl.DataFrame, state: str | None) -> tup
 
 
 def select_labels(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
-    """Return the values of labels that match a pattern. labels: value and label."""
+    """Return the values in `labels` whose label matches a pattern. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())

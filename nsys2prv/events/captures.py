@@ -37,8 +37,8 @@ _FOUND = ("process", "node", "captor", "captured")
 
 
 def find_captures(extraction: Extraction, columns: Columns) -> np.ndarray:
-    """Return the thread (globalTid) and the time (local ns) of the captured call that created the
-    node of each row, shape (2, rows), or NULL.
+    """Find the call that created the CUDA graph node of each row while a graph was captured. Return
+    its thread (globalTid) and time (local ns), shape (2, rows); NULL if unknown.
 
     columns: globalPid and graphNodeId. Found calls are stored as facts.
     """

@@ -109,13 +109,15 @@ BLOCKS, WARPS, MULTIPROCESSORS = 69200701, 69200702, 69200703
 
 
 def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    """Return the event values of API calls that wait for the device."""
+    """Return the event values of CUDA API calls that wait for the device. labels: value and label
+    of all calls.
+    """
     return select_labels(labels, SYNCHRONISING)
 
 
 def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
-    """Return local name indices of calls. ids: string ids of their functions (nameId). unnamed:
-    name for missing ids.
+    """Give calls the names of their functions. Return the local index of each name. ids: string ids
+    of the functions (nameId). unnamed: name for missing ids.
     """
 
     def make_texts(met: np.ndarray) -> list[str]:
@@ -125,7 +127,9 @@ def label_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> n
 
 
 def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield API calls, and store them in the index of launching calls."""
+    """Yield CUDA API calls, and store the calls that launch work so that the work can be related to
+    them.
+    """
     columns = extraction.read(part, (*CALL_COLUMNS, CHAIN, "eventClass"), short=True)
     repeated = columns["eventClass"] == BACKTRACE_CLASS
     repeating = columns.where(repeated)
@@ -169,7 +173,7 @@ def _take_stacks(calls: Columns, repeating: Sequence[Columns]) -> np.ndarray:
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield event records.
+    """Yield calls that record CUDA events, and the completion of these events.
 
     The table has no start and end, so the times of the recording call are used. `timestamp`, in
     exports since 3.23, is the completion time of the event on the GPU (local ns). If it was not
@@ -205,7 +209,7 @@ def find_synchronization_type(function: str) -> int:
 
 
 def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield synchronizations.
+    """Yield times in which CUDA synchronizes, with the type of synchronization.
 
     The type comes from the calling function, not from syncType: exports 3.13 to 3.24 number the
     types in three different ways, although ENUM_CUPTI_SYNC_TYPE stays the same
@@ -298,8 +302,8 @@ def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def hint_at_node_tracing(source: Database) -> str:
-    """Return a hint that kernels contain the work of graphs traced node by node; "" if there are
-    none.
+    """Return a hint that the work of these CUDA graphs is among the kernels, because they were
+    traced node by node; "" if there are none.
     """
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count_rows(
         source.tables[KERNEL_TABLE].whole, "{graphNodeId} > 0"
@@ -382,7 +386,7 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Store facts about running blocks or warps: place and time. Yield no rows."""
+    """Store when and where thread blocks (or warps) run, as facts. Yield no rows."""
     columns = extraction.read(part, ("start", "end", "globalPid", "deviceId", "SMId"))
     timed = mask_usable(columns["start"]) & mask_usable(columns["end"])
     columns = extraction.drop_rows(columns, ~timed, Reason.NO_TIME)
@@ -398,7 +402,9 @@ def extract_blocks(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def count_running_blocks(facts: Mapping[str, pl.DataFrame]) -> Iterator[Counters]:
-    """Yield, for each GPU, the numbers of blocks, warps and SMs that are busy over time."""
+    """Yield, for each GPU, how many blocks, warps and SMs are busy over time. facts: from
+    :func:`extract_blocks`.
+    """
     rows = facts[BLOCKS_LAYOUT]
     begin, end = pl.col("time_begin"), pl.col("time_end")
     by = ["object_gpu", "processor"]

@@ -124,7 +124,7 @@ TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
 def find_stream_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
-    """Return the GPU on which a stream runs."""
+    """Return the key of the GPU on which a stream runs."""
     number = info.find_gpu(key.pid, key.device)
     if number is None:
         return DeviceKey(GPU, str(key.pid), key.device)
@@ -135,7 +135,7 @@ def identify_gpu(
     infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
 ) -> tuple:
     """Return a key that identifies a report's GPU among all GPUs of the trace. machines: number of
-    the machine of each report.
+    the machine of each report. report: number of the report. key: the GPU in the report.
     """
     if key.name:
         return (machines[report], report, key.name, key.number)
@@ -144,8 +144,8 @@ def identify_gpu(
 
 
 class Names:
-    """Names of one name set, in columns: text and, if given, short (the report's short form) and
-    domain (index of an NVTX domain).
+    """Names of one name set found by a task, in columns: text and, if given, short (the report's
+    short form) and domain (index of an NVTX domain).
 
     A name may appear several times; then several local indices mean the same name.
     """
@@ -165,14 +165,14 @@ class Names:
         return first
 
     def save(self, frames: FrameWriter) -> StoredFrame:
-        """Store all names."""
+        """Store all names in a file, and return where they are."""
         return frames.append_frame(
             {name: join_pieces(pieces) for name, pieces in self._pieces.items()}
         )
 
 
 class Numbering(dict):
-    """Numbers for keys, in the order of their first request."""
+    """Numbers for keys (from 0), in the order in which they are first requested."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
         """Return the number of each key."""
@@ -180,7 +180,7 @@ class Numbering(dict):
 
 
 class ReadingSettings(Struct, frozen=True):
-    """Settings for reading reports."""
+    """Settings for reading reports, from the options."""
 
     #: True if the trace contains the calls at which lines start.
     lines: bool = True
@@ -205,8 +205,8 @@ _USUAL = ReadingSettings()
 
 
 class Extraction:
-    """State of reading one report. Event kinds use it to read tables, and to refer to names and
-    objects.
+    """The state while one report is read. Event kinds use it to read tables, and to give names and
+    objects (rows) numbers.
 
     nccl_calls: NCCL calls that kinds may look up.
     """
@@ -299,13 +299,15 @@ class Extraction:
         return columns if short or len(ranges) < 2 else self.drop_short(columns)
 
     def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
-        """Return the rows outside the mask `unusable`; the others are counted as dropped."""
+        """Return the rows outside the mask `unusable`. The others are counted as dropped for this
+        reason.
+        """
         self.account.dropped[reason] += int(unusable.sum())
         return columns.where(~unusable)
 
     def drop_short(self, columns: Columns, begin: str = "start", end: str = "end") -> Columns:
-        """Return the rows that :meth:`mask_long_enough` selects. begin, end: names of the time
-        columns.
+        """Return the rows that last long enough (:meth:`mask_long_enough`). begin, end: names of
+        the time columns.
         """
         if not self.min_duration:
             return columns
@@ -344,14 +346,14 @@ class Extraction:
         return rows.where(~far)
 
     def find_once(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return the result of `find`, which is computed once per kind and name."""
+        """Return `find()`, which is called only once for each event kind and name."""
         if name not in self._found:
             self._found[name] = find()
         return self._found[name]
 
     @cached_property
     def classifier(self) -> Classifier:
-        """The classifier of kernels by name."""
+        """The rules that find the class of a kernel from its name."""
         rules = self.settings.kernel_rules
         return get_classifier(load_class_rules() if rules is None else rules)
 
@@ -376,32 +378,34 @@ class Extraction:
     def number_objects(
         self, make_key: Callable[..., ObjectKey], *columns: np.ndarray
     ) -> np.ndarray:
-        """Return the object of each row. make_key: makes a key from the values of the columns, with
-        0 for NULL.
+        """Return the number of the object (row of the trace) to which each row belongs. make_key:
+        makes the key of an object from the values of the columns, with 0 for NULL.
         """
         distinct, codes = factorize_together(*columns)
         keys = map(make_key, *(zero_nulls(column).tolist() for column in distinct))
         return self.objects.number(keys)[codes]
 
     def intern_threads(self, tids: np.ndarray) -> np.ndarray:
-        """Return the object of each row's host thread. tids: globalTid; NULL means the main thread
-        of process 0.
+        """Return for each row the number of the object that stands for its host thread. tids:
+        globalTid; NULL means the main thread of process 0.
         """
         return self.number_objects(ThreadKey, tids)
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of the main thread of each process. Its thread ID is the process ID."""
+        """Return the globalTid of the main thread of each process, whose thread ID is the process
+        ID. pids: globalPid.
+        """
         return find_processes(pids) | (zero_nulls(pids) >> 24 & 0xFFFFFF)
 
     def find_launches(self, columns: Columns) -> Launches:
-        """Return the calls that launched the work in these rows, which have globalPid and
+        """Find the calls that launched the work in these rows. columns: with globalPid and
         correlationId.
         """
         return find_launches(self.launches, columns["globalPid"], columns["correlationId"])
 
     def find_callers(self, launches: Launches, pids: np.ndarray) -> np.ndarray:
-        """Return the globalTid of each call's host thread. Rows without a call get the main thread
-        of their process (globalPid).
+        """Return the globalTid of the host thread of each call. Rows without a call get the main
+        thread of their process. launches: the calls. pids: globalPid of each row.
         """
         return np.where(launches.hit, launches.thread, self.find_main_threads(pids))
 
@@ -412,8 +416,9 @@ class Extraction:
         return self.number_objects(StreamKey, *(columns[name] for name in STREAM_COLUMNS))
 
     def number_gpus(self, columns: Columns) -> np.ndarray:
-        """Return the object of each row's physical GPU, from globalPid and CUDA ordinal (deviceId).
-        If the report does not contain the GPU's number, the ordinal is used.
+        """Return for each row the number of the object that stands for its physical GPU. columns:
+        globalPid and CUDA ordinal (deviceId). If the report does not contain the GPU's number, the
+        ordinal is used.
         """
 
         def make_key(pid: int, ordinal: int) -> DeviceKey:
@@ -422,14 +427,14 @@ class Extraction:
         return self.number_objects(make_key, columns["globalPid"], columns["deviceId"])
 
     def number_queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
-        """Return the object of each row's work queue on a GPU. ids: globalPid or globalTid. queue:
-        name of the queue. gpus: numbers of the GPUs.
+        """Return for each row the number of the object that stands for its work queue on a GPU.
+        ids: globalPid or globalTid. queue: name of the queue. gpus: numbers of the GPUs.
         """
         keys = find_processes(ids), blank_negative(gpus)
         return self.number_objects(lambda pid, gpu: QueueKey(pid, queue, gpu), *keys)
 
     def number_device(self, key: DeviceKey) -> int:
-        """Return the object of a device."""
+        """Return the number of the object that stands for a device."""
         return self.objects.setdefault(key, len(self.objects))
 
     def add_fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
@@ -458,8 +463,8 @@ class Extraction:
     def intern_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
-        """Return the local name index of each row. codes: index of its name in the columns `text`
-        (and `short`, `domain`).
+        """Give each row a name of a name set. Return the local index of each name. codes: index of
+        the name in the columns `text` (and `short`, `domain`).
         """
         left = LEAST_NAMES + NAMES_PER_BYTE * self.database.size - self._name_bytes
         texts = {name: columns[name] for name in ("text", "short") if name in columns}
@@ -477,7 +482,8 @@ class Extraction:
         named: np.ndarray | None = None,
         domain: int | None = None,
     ) -> np.ndarray:
-        """Return the local name index of each row, ABSENT for rows outside the mask `named`.
+        """Give rows names that are made from their values in some columns. Return the local index
+        of each name, ABSENT for rows outside the mask `named`.
 
         make_texts: makes names from the distinct values of the columns. domain: index of the column
         with the NVTX domain of the names, if any.
@@ -493,7 +499,9 @@ class Extraction:
 
 
 def join_facts(pieces: Sequence[Mapping[str, np.ndarray | pl.Series]]) -> Mapping[str, Any]:
-    """Concatenate the rows of all pieces. Values of missing columns are null."""
+    """Concatenate the rows of all pieces of a fact, given as columns by name. Values of missing
+    columns are null.
+    """
     first = pieces[0]
     if all(piece.keys() == first.keys() for piece in pieces):
         return {name: join_pieces([piece[name] for piece in pieces]) for name in first}

@@ -97,12 +97,14 @@ IS_SEND, IS_RECEIVE = r"^ucp_(tag|stream)_send", r"^ucp_(tag|stream)_(msg_)?recv
 
 
 def select_pthread_calls(info: ReportInfo) -> str:
-    """Return the SQL condition for pthread calls."""
+    """Return the SQL condition for rows of the OS runtime table that are pthread calls."""
     return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
 
 
 def select_other_calls(info: ReportInfo) -> str:
-    """Return the SQL condition for OS runtime calls, including calls without a name."""
+    """Return the SQL condition for rows of the OS runtime table that are not pthread calls,
+    including calls without a name.
+    """
     return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
 
 
@@ -181,7 +183,7 @@ def _records_reasons(extraction: Extraction) -> bool:
 
 
 def check_callstack(frames: int) -> int:
-    """Return a number of stack frames if it is valid. Raise UsageError otherwise."""
+    """Return the number of stack frames to write if it is valid. Raise UsageError otherwise."""
     if not 1 <= frames <= MOST_FRAMES:
         raise UsageError(
             f"--callstack {frames}: a sample has from 1 to {MOST_FRAMES} frames in a trace"
@@ -437,7 +439,9 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_openmp(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of an OpenMP table by layout. Points in time have only a start."""
+    """Yield the rows of an OpenMP table, each in the layout of its kind of event. Points in time
+    have only a start.
+    """
     kind = extraction.kind.name
     layouts = load_catalogue().kinds[kind]["tables"][part.table]
     wanted = list_row_columns(extraction.kind, *layouts)

@@ -35,7 +35,7 @@ _FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
 
 class NamePart(Struct):
-    """A step of a qualified name: `text<args>(params)`, or a lambda with its number."""
+    """A step of a qualified C++ name: `text<args>(params)`, or a lambda with its number."""
 
     #: The name.
     text: str
@@ -48,7 +48,7 @@ class NamePart(Struct):
 
     @property
     def is_operator(self) -> bool:
-        """True for names such as `operator()`."""
+        """True for operators, such as `operator()`."""
         return self.text.startswith("operator") and not self.text.isidentifier()
 
 
@@ -420,7 +420,9 @@ def _normalize(name: str) -> str:
 
 
 def make_kernel_label(demangled: str, short: str) -> str:
-    """Return the label of a kernel: one line of at most 120 characters, never empty."""
+    """Return the label of a kernel: one line of at most 120 characters, never empty. demangled,
+    short: its names in the report.
+    """
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
         return _shorten(name, _LABEL_LENGTH)

@@ -38,7 +38,7 @@ ALL = "all"
 
 
 class Derived(Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind with events that are computed from facts of several tables of a report."""
+    """Says how the events of a kind are computed from facts that other kinds stored."""
 
     #: Facts that it stores while reading.
     collects: tuple[str, ...]
@@ -162,7 +162,9 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
         return find_function(self.where_in_report)(info) if self.where_in_report else self.where
 
     def extract(self, extraction: Extraction, part: Part) -> Iterator[Rows | Counters]:
-        """Convert a part of a table to the normal form."""
+        """Convert a part of a table to records in normal form: yield :class:`Rows` or
+        :class:`Counters`.
+        """
         extraction.kind = self
         return find_function(self.read)(extraction, part)
 
@@ -194,7 +196,9 @@ def declare_kind(name: str) -> EventKind:
 
 
 class Rows(Struct):
-    """Events of one layout in normal form. All arrays have one element per row."""
+    """Records of one layout in normal form: start, end, object and fields. All arrays have one
+    element per row.
+    """
 
     #: Name of the layout in the catalogue.
     layout: str
@@ -224,7 +228,7 @@ class Rows(Struct):
     selection: np.ndarray | None = None
 
     def get_chosen(self, column: np.ndarray) -> np.ndarray:
-        """Return the values of a column for the selected rows."""
+        """Return the values of a column for the rows that are selected (:attr:`selection`)."""
         return column if self.selection is None else column[self.selection]
 
     def where(self, keep: np.ndarray) -> Rows:
@@ -238,7 +242,7 @@ class Rows(Struct):
 
 
 class CommunicationLines(Struct):
-    """Communication records. All arrays have one element per line."""
+    """Communication lines from a sender to a receiver. All arrays have one element per line."""
 
     #: Kind of lines, a name in the catalogue.
     kind: str
@@ -286,7 +290,9 @@ make_counter = partial(Counter.__new__, Counter)
 
 
 class Account(Struct):
-    """Account of the rows of one event kind: rows + synthesized = records + dropped + skipped."""
+    """Counts that show what became of the rows of one event kind: rows + synthesized = records +
+    dropped + skipped.
+    """
 
     #: Rows read.
     rows: int = 0
@@ -308,7 +314,7 @@ class Account(Struct):
         return self.rows + self.synthesized.total() - accounted
 
     def add(self, other: Account) -> None:
-        """Add another account."""
+        """Add the counts of another account."""
         self.rows += other.rows
         self.records += other.records
         for name in self.__struct_fields__[2:]:
@@ -350,8 +356,8 @@ for _key in chain(*_TEXTS.values()):
 
 
 def describe_reason(key: str) -> str:
-    """Return the text of a reason. key: with or without a detail. Raise KeyError for an unknown
-    key.
+    """Return the text of a reason, for display. key: with or without a detail. Raise KeyError for
+    an unknown key.
     """
     reason, _, detail = key.partition(SEPARATOR)
     return Reason(reason).text.replace("{}", detail)
@@ -365,7 +371,7 @@ def is_routine(key: str) -> bool:
 
 
 class UnreadTable(NamedTuple):
-    """Reason why a table that no event kind reads is not translated."""
+    """The reason why a table that no event kind reads is not translated, and what it contains."""
 
     #: Its contents: `no_events`; if it has events, `not_used` or `unknown_table`.
     has: str
@@ -401,8 +407,8 @@ def explain_unread_table(table: str) -> UnreadTable:
 
 
 def rank_reason(reason: UnreadTable) -> int:
-    """Return a sort key for reasons: unknown tables first, then the entries of ``tables.yaml`` in
-    reverse order, so that tables with events come first.
+    """Return a sort key that puts the most important reasons first: unknown tables, then the
+    entries of ``tables.yaml`` in reverse order, so that tables with events come first.
     """
     reasons = list(_load_unread_tables())
     return -reasons.index(reason) if reason in reasons else -len(reasons)

@@ -25,8 +25,8 @@ from nsys2prv.export.source import NULL
 
 
 class Launches(Table, frozen=True):
-    """API calls with times in local ns. In the result of a lookup, missing calls have NULL in all
-    fields except `id`.
+    """CUDA API calls that may launch work, as columns, with times in local ns. In the result of a
+    lookup, missing calls have NULL in all fields except `id`.
     """
 
     #: Correlation id.
@@ -47,7 +47,9 @@ class Launches(Table, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """Stored calls of one process, sorted by correlation id from `low` to `high`."""
+    """A stored part of the index of launching calls: calls of one process, sorted by correlation id
+    from `low` to `high`.
+    """
 
     #: globalPid.
     process: int
@@ -64,7 +66,7 @@ class Segment(Struct, frozen=True):
     calls: StoredFrame
 
     def read(self) -> Launches:
-        """Return the stored calls."""
+        """Read the stored calls."""
         return _read_launches(self.calls)[self.first : self.last]
 
 
@@ -79,8 +81,8 @@ def _read_launches(stored: StoredFrame) -> Launches:
 def find_launches(
     segments: Sequence[Segment], processes: np.ndarray, correlations: np.ndarray
 ) -> Launches:
-    """Return the call of each (globalPid, correlationId) pair; of several calls, the earliest. Id 0
-    and NULL have no call. Only the parts of the index that may contain the ids are read.
+    """Find the call of each pair of process (globalPid) and correlation id; of several calls, the
+    earliest. Id 0 and NULL have no call. Only the segments that may contain the ids are read.
     """
     found = Launches(correlations, *np.full((5, len(correlations)), NULL))
     of_process: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -107,8 +109,8 @@ def find_launches(
 
 
 def save_launches(launches: Launches, frames: FrameWriter) -> list[Segment]:
-    """Store launching calls as a piece of the index, without calls that have no id or no times. Of
-    several calls with one id, the earliest is kept.
+    """Store launching calls for :func:`find_launches`, without calls that have no id or no times.
+    Return the stored segments. Of several calls with one id, the earliest is kept.
     """
     usable = (launches.begin != NULL) & (launches.end != NULL)
     usable &= (launches.id != 0) & (launches.id != NULL)

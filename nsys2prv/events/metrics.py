@@ -75,7 +75,7 @@ def scale_fraction(number: np.ndarray) -> np.ndarray:
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the samples of each GPU, or of systems on a chip."""
+    """Yield the metrics sampled on each GPU, or on systems on a chip."""
     clock = "timestamp" if extraction.database.has(part.table, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     lacking = columns["value"] == NULL
@@ -99,7 +99,8 @@ def make_gpu_counters(
     unsigned: frozenset[str] = UNSIGNED_UNITS,
     layout: str = GPU_LAYOUT,
 ) -> Iterator[Counters]:
-    """Return the samples of the GPU or system on a chip that the lowest byte of `source` numbers.
+    """Return the samples of a GPU or system on a chip as counter records. source: a number whose
+    lowest byte is the number of the GPU. samples: columns as for :func:`make_counters`.
 
     names: metric names, with the size in bytes of floating-point numbers, otherwise 0. unsigned:
     units of numbers that nsys exports with a wrong sign.
@@ -125,7 +126,9 @@ def make_gpu_counters(
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
-    """Return counts as the unsigned 32-bit numbers that they were; clock rates in Hz."""
+    """Repair numbers that nsys exports with a wrong sign: return counts as unsigned 32-bit numbers,
+    and clock rates in Hz. unit: of the numbers.
+    """
     value = np.where((value < 0) & (value >= -(1 << 31)), value + (1 << 32), value)
     if unit != "Hz":
         return value
@@ -133,7 +136,9 @@ def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
 
 
 def find_metric_names(database: Database, table: str) -> dict[int, dict[int, tuple[str, int]]]:
-    """Return typeId -> metricId -> (name, size in bytes if it is floating point, otherwise 0)."""
+    """Read the names of metrics in a table: typeId -> metricId -> (name, size in bytes if it is
+    floating point, otherwise 0).
+    """
     floating = {
         (source, number): size
         for source, number, size, kind in database.read_small_table(
@@ -302,7 +307,7 @@ def _name_components(database: Database) -> dict[int, str]:
 
 
 class EventSource(Struct, frozen=True):
-    """The source of one type of generic events."""
+    """Describes one type of generic events: its source, the row of its samples, and its fields."""
 
     #: Name of the source.
     source: str
@@ -315,7 +320,7 @@ class EventSource(Struct, frozen=True):
 
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield numbers from generic events of types that are samples."""
+    """Yield the numbers in generic events (typed events of plugins) whose type consists of samples."""
     frame = _read_numbers(extraction, part)
     if not frame.height:
         return

@@ -91,8 +91,8 @@ _MEETINGS = {
 
 
 def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
-    """Return value -> members that wait (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER) for collectives: one
-    map for blocking calls, one for nonblocking calls.
+    """Return two maps for MPI collectives, the first for blocking calls, the second for nonblocking
+    calls: event value -> the members that wait (ALL, FROM_ROOT, TO_ROOT, FROM_LOWER).
     """
     values = load_catalogue().name_sets["mpi_collective"].list_known_values()
     names = {name: who for name, (_, who) in _MEETINGS.items()}
@@ -149,7 +149,7 @@ class Communicators:
     def find(
         self, ranks: np.ndarray, handles: np.ndarray, uids: np.ndarray, times: np.ndarray
     ) -> np.ndarray:
-        """Return the communicator number of each call, or UNKNOWN.
+        """Return the number of the communicator that each call uses, or UNKNOWN.
 
         ranks: rank of the caller. handles, uids: commHandle and commUid. A freed handle may be
         reused, so the latest communicator with this handle at the time of the call is used.
@@ -162,7 +162,8 @@ class Communicators:
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """Translate ranks in communicators to ranks in MPI_COMM_WORLD. Invalid ranks and unknown
-        communicators give UNKNOWN; members without a report give NOT_REPORTED.
+        communicators give UNKNOWN; members without a report give NOT_REPORTED. communicators:
+        numbers.
         """
         inside = (communicators != UNKNOWN) & (ranks >= 0) & (ranks < self.sizes[communicators])
         listed = self._table[np.where(inside, self._start[communicators] + ranks, -1)]
@@ -454,7 +455,7 @@ def normalize_function_name(text: str) -> str:
 
 
 def find_layout(function: str, otherwise: str) -> str:
-    """Return the layout of a function; `otherwise` for unknown functions."""
+    """Return the layout (type of record) of an MPI function; `otherwise` for unknown functions."""
     if function.lower() in _map_known_names():
         return _map_known_names()[function.lower()][1]
     if function.startswith("MPI_File_"):

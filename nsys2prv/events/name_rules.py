@@ -69,7 +69,9 @@ def _load_shipped(what: str) -> dict[str, Any]:
 
 
 class ClassRule(Struct, frozen=True):
-    """A checked class rule. Missing patterns are ""."""
+    """A checked rule that gives kernels a class by patterns in their names. Missing patterns are
+    "".
+    """
 
     #: Value of the set kernel_class.
     kind: int
@@ -84,7 +86,7 @@ class ClassRule(Struct, frozen=True):
 
 
 class KernelClass(NamedTuple):
-    """Properties of a kernel, derived from its name."""
+    """The class of a kernel and other properties that its name shows."""
 
     #: Value of the set kernel_class.
     kind: int
@@ -95,7 +97,7 @@ class KernelClass(NamedTuple):
 
 
 class Classifier:
-    """Applies class rules in order, and caches the classes of names."""
+    """Applies class rules to the names of kernels in order, and caches the results."""
 
     def __init__(self, rules: Iterable[ClassRule]) -> None:
         #: Words: each text that a shipped pattern matches contains one of them. They are found when
@@ -166,7 +168,7 @@ get_classifier = lru_cache(maxsize=4)(Classifier)
 
 
 class NvtxRule(Struct, frozen=True):
-    """A checked NVTX rule. Patterns are searched in names."""
+    """A checked rule that renames or drops NVTX ranges. Patterns are searched in names."""
 
     #: Pattern of the range's name.
     match: str
@@ -194,7 +196,9 @@ RENAMED = {"name": pl.String, "wanted": pl.Boolean, "number": pl.Int64}
 def select_rules(
     rules: tuple[NvtxRule, ...], domains: tuple[str, ...]
 ) -> list[tuple[NvtxRule, ...]]:
-    """Return the rules for names in each of these domains ("" for the default domain)."""
+    """Return for each of these NVTX domains the rules that apply to its names ("" for the default
+    domain).
+    """
     names = pl.Series(domains, dtype=pl.String).replace("", DEFAULT_DOMAIN)
     others = {
         rule: names.filter(~names.str.contains(rule.domain)).to_list()
@@ -238,11 +242,12 @@ def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
 def rename_by_template(
     texts: DistinctTexts, rules: Sequence[NvtxRule]
 ) -> tuple[pl.DataFrame, np.ndarray, np.ndarray] | None:
-    """Apply rules as :func:`rename_ranges` does, but only once for texts that differ in numbers
-    alone, such as "aten::mm, seq = 7" and "aten::mm, seq = 8".
+    """Rename as :func:`rename_ranges` does, but only once for texts that differ in numbers alone,
+    such as "aten::mm, seq = 7" and "aten::mm, seq = 8".
 
-    Return the results (without numbers), each text's row in them, and each text's number. Return
-    None if this saves too little, or if a rule may treat such texts differently.
+    Return three parts: the results (without numbers), the row of each text in them, and the number
+    of each text. Return None if this saves too little, or if a rule may treat such texts
+    differently.
     """
     if len(texts) <= FEW_TEXTS or not rules or not all(rule.any_digits for rule in rules):
         return None
@@ -266,8 +271,8 @@ def rename_by_template(
 
 
 def rename_texts(texts: Texts, rules: Sequence[NvtxRule]) -> pl.DataFrame:
-    """Apply rules as :func:`rename_ranges` does. Results for few texts are cached for later parts
-    of reports, because compiling the patterns takes longer than renaming the texts of most parts.
+    """Rename as :func:`rename_ranges` does. Results for few texts are cached for later parts of
+    reports, because compiling the patterns takes longer than renaming the texts of most parts.
     """
     if not isinstance(texts, list):
         return rename_ranges(texts, rules)
@@ -393,8 +398,8 @@ def translate_glob(pattern: str) -> str:
 
 
 def load_class_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
-    """Return the rules in this file, if any, followed by the built-in ones. Raise Nsys2prvError, in
-    one line, for mistakes in the file.
+    """Return the class rules in this file, if any, followed by the built-in ones. Raise
+    Nsys2prvError, in one line, for mistakes in the file.
     """
     own = () if path is None else read_class_rules(files.read_rule_file(path, "kernel"), str(path))
     return own + _load_shipped_class_rules()
@@ -491,8 +496,8 @@ def _try_class_pattern(pattern: str) -> str:
 
 
 def load_nvtx_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
-    """Return the rules in this file, if any, followed by the built-in ones, unless the file or the
-    word `none` excludes these.
+    """Return the NVTX rules in this file, if any, followed by the built-in ones, unless the file or
+    the word `none` excludes these.
     """
     if source is None or str(source) == NONE:
         return _load_shipped_nvtx_rules() if source is None else ()

@@ -162,7 +162,8 @@ _JSON_FIELD = re.compile(
 
 
 def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
-    """Return the payload fields of rows. columns: eventId, jsonTextId, globalTid, and the texts
+    """Read the payloads (operation, bytes, communicator, ...) that NCCL adds to its NVTX ranges.
+    Return field -> value of each row. columns: eventId, jsonTextId, globalTid, and the texts
     jsonText and binaryData.
     """
     payloads = {field: np.full(columns.rows, none) for field, none in NONE.items()}
@@ -238,7 +239,9 @@ def _parse_number(field: str, text: str) -> int:
 
 
 class PayloadField(Struct, frozen=True):
-    """A field of a schema: position in bytes, encoding, and the names of an enumeration's values."""
+    """A field of the binary payload of NVTX events: position in bytes, encoding, and the names of
+    an enumeration's values.
+    """
 
     #: Name in this project.
     field: str
@@ -255,7 +258,7 @@ Schemas = dict[tuple[int, int], list[PayloadField]]
 
 
 def read_schemas(database: Database) -> Schemas:
-    """Return the known fields of every schema by (domain id, schema id)."""
+    """Return the known fields of every payload schema by (domain id, schema id)."""
     read = database.read_small_table
     value = "value", "name", "domainId", "schemaId"
     entry = "domainId", "schemaId", "idx", "type", "name", "offset"
@@ -371,7 +374,7 @@ def _read_dynamic(extraction: Extraction, events: np.ndarray) -> Iterator[dict[s
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the ranges of NCCL's NVTX domain in the layout of the kind."""
+    """Yield the ranges of NCCL's NVTX domain."""
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, COLUMNS, TEXTS, short=True)
     if not columns.rows:
@@ -391,8 +394,8 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
-    """Return the local name index of each communicator hash (as 64 bits); ABSENT without a
-    communicator.
+    """Name communicators by their hashes (64 bits). Return the local index of each name; ABSENT
+    without a communicator.
     """
 
     def make_texts(distinct: np.ndarray) -> list[str]:
@@ -427,7 +430,8 @@ def _index_calls(
 
 
 def group_calls(calls: Arrays) -> tuple[Arrays, Arrays]:
-    """Return two tables: the operations that move data, and their groups.
+    """Find the operations that move data among NCCL calls, and the groups in which they are
+    launched together. Return a table of operations and a table of groups.
 
     Operations are in order, with `call_group` and `place` in the group; calls within calls are
     excluded. Groups have `thread`, `begin`, `end`, the fields that all their operations share (or
@@ -561,8 +565,8 @@ def _mask_outer(calls: Arrays) -> np.ndarray:
 def match_kernels(
     groups: Arrays, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return, for each kernel, the columns of the group that launched it, and `parts`, the number
-    of kernels that share the work of the group.
+    """Find the group of NCCL calls that launched each kernel. Return the columns of this group, and
+    `parts`, the number of kernels that share the work of the group.
 
     Kernels without a group get ABSENT, and communicator 0. threads, times: thread (globalTid) and
     start (local ns) of the launching calls. A process with several GPUs makes all their calls in
@@ -608,7 +612,8 @@ def attach_payloads(
     names: Sequence[str],
     codes: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the payload fields of NCCL kernels, and store facts about them.
+    """Find the operation, bytes and communicator of NCCL kernels. Return field -> value of each
+    kernel, and store facts about them.
 
     columns, launches, codes: rows of the kernel table, their launches, and the indices of their
     names. captures: of graph nodes, from :func:`nsys2prv.events.captures.find_captures`.

@@ -105,7 +105,9 @@ PATH = "$.payload"
 
 
 def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
-    """Return a function that makes the condition for rows of NCCL's domain that meet `where`."""
+    """Return a function that makes, for a report, the SQL condition for rows of NCCL's domain that
+    meet `where`.
+    """
 
     def select(info: ReportInfo) -> str:
         is_of_nccl = _match_nccl_domain(info)
@@ -115,8 +117,8 @@ def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
 
 
 def select_other_rows(where: str) -> Callable[[ReportInfo], str]:
-    """Return a function that makes the condition for rows that meet `where` and belong to no other
-    kind. NCCL's ranges have kinds of their own.
+    """Return a function that makes, for a report, the SQL condition for rows that meet `where` and
+    belong to no other kind. NCCL's ranges have separate kinds.
     """
     return lambda info: f"{where} AND NOT {_match_nccl_domain(info)}"
 
@@ -136,8 +138,8 @@ def _match_nccl_domain(info: ReportInfo) -> str:
 
 
 def make_ranges(extraction: Extraction, layout: str, columns: Columns) -> Rows:
-    """Return ranges or marks, with the name in the first field of the layout. Rows dropped by a
-    rule are counted. columns: NAME_COLUMNS and NAME_TEXTS.
+    """Make records of NVTX ranges or marks, with the name in the first field of the layout. Rows
+    dropped by a rule are counted. columns: NAME_COLUMNS and NAME_TEXTS.
     """
     if not extraction.stores and not name_rules.may_drop(extraction.nvtx_rules):
         return make_rows(extraction, layout, columns)
@@ -224,7 +226,7 @@ select_pushpop, select_startend = map(select_other_rows, (PUSHPOP, STARTEND))
 
 
 def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield ranges or marks in the layout of the kind."""
+    """Yield NVTX ranges or marks."""
     columns = extraction.read(part, NAME_COLUMNS, NAME_TEXTS)
     yield make_ranges(extraction, extraction.kind.layouts[0], columns)
 
@@ -232,8 +234,9 @@ def extract_ranges(extraction: Extraction, part: Part) -> Iterator[Rows]:
 def find_domains(
     extraction: Extraction, thread: np.ndarray, domain: np.ndarray
 ) -> tuple[list[str], np.ndarray]:
-    """Return the names of the domains found ("" is the default domain), and each row's index into
-    them. thread: globalTid. domain: domainId, which is numbered per process.
+    """Find the NVTX domains of rows. Return the names of the domains ("" is the default domain),
+    and the index of each row's domain. thread: globalTid. domain: domainId, which is numbered per
+    process.
     """
     values, codes = factorize_together(find_processes(thread), zero_nulls(domain))
     domain_names = extraction.report.domains
@@ -249,8 +252,9 @@ def find_texts(
     ids: str = "textId",
     instead: str = NO_TEXT,
 ) -> tuple[Texts, np.ndarray]:
-    """Return the distinct texts, and each row's index into them: the inline text, otherwise the
-    registered string, otherwise `instead`.
+    """Find the texts of rows: the inline text, otherwise the registered string, otherwise
+    `instead`. Return the distinct texts, and the index of each row's text. inline, ids: names of
+    the columns with texts and string ids.
     """
     codes, texts = columns.texts[inline]
     texts = texts.decode()
@@ -282,7 +286,9 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
 
 
 def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Store facts. The rows are made when all parts have been read."""
+    """Store NVTX ranges as facts, from which :func:`derive_ranges` makes records when all parts
+    have been read. Yield no rows.
+    """
     save = _save_ranges if part.table == TABLE else _save_operations
     save(extraction, part)
     yield from ()
@@ -333,7 +339,9 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
 
 
 def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
-    """Yield the projected ranges of one report."""
+    """Yield NVTX ranges projected onto GPUs: on each stream, from the first to the last work
+    launched in the range. facts: of one report.
+    """
     ranges, operations, replays = (facts[name] for name in (RANGES, OPERATIONS, REPLAYS))
     if not ranges.height or not operations.height:
         return
@@ -358,12 +366,13 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
 
 
 def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
-    """Return the first start and last end (ns) of the work that each range launched on each stream.
+    """Project NVTX ranges onto streams. Return range (index of a row), object, begin and end (ns):
+    the first start and last end of the work that each range launched on each stream.
 
     ranges: thread, begin, end. operations: thread, call_begin, call_end, object_stream, begin, end.
-    Returns range (index of a row), object, begin and end. Calls that begin within a range are
-    adjacent in time, so each range and stream needs the extremes of a slice: O((ranges + calls)
-    log) per thread and stream, however deeply ranges are nested.
+    Calls that begin within a range are adjacent in time, so each range and stream needs the
+    extremes of a slice: O((ranges + calls) log) per thread and stream, however deeply ranges are
+    nested.
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
@@ -492,7 +501,7 @@ def select_payload_rows(info: ReportInfo) -> str:
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the numbers in JSON payloads."""
+    """Yield the numbers in JSON payloads of NVTX events, as counters."""
     database, account = extraction.database, extraction.account
     if not (database.has(TABLE, "jsonText") or database.has(TABLE, "jsonTextId")):
         return
@@ -525,7 +534,7 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    """Yield the single number that events may have in columns of the table."""
+    """Yield the single number that NVTX events may have in columns of the table, as counters."""
     database = extraction.database
     if not any(database.has(TABLE, name) for name in (*WHOLE_COLUMNS, *REAL_COLUMNS)):
         return

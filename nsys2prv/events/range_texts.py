@@ -92,8 +92,9 @@ _MOST = 1 << 60
 
 
 def read_facts(texts: DistinctTexts) -> np.ndarray:
-    """Return the values in each text, one row per entry of FACTS (int64). If there are many texts,
-    their templates are examined first.
+    """Read facts such as shapes and numbers of tokens from the texts of NVTX ranges. Return a row
+    per entry of FACTS (int64) with the value in each text. If there are many texts, their templates
+    are examined first.
     """
     is_few = len(texts) <= FEW_TEXTS
     templates = None if is_few else texts.templates
@@ -113,7 +114,9 @@ def read_facts(texts: DistinctTexts) -> np.ndarray:
 
 
 def read_facts_of(texts: Texts) -> np.ndarray:
-    """Return the values in each text, one row per entry of FACTS (int64)."""
+    """Read the same facts as :func:`read_facts` from decoded texts. Return a row per entry of FACTS
+    (int64).
+    """
     facts = np.full((len(FACTS), len(texts)), ABSENT)
     rows = np.flatnonzero(np.array(list(map(_may_say, texts)), bool))
     if not len(rows):

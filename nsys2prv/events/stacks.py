@@ -78,7 +78,7 @@ _NO_TEXTS = pl.Series(dtype=pl.String)
 
 
 class DistinctStacks:
-    """The distinct stacks that a worker found in a table, each described once."""
+    """The distinct call stacks that a worker found in a table, each described once."""
 
     def __init__(self, depth: int, folds: bool, most_text: int) -> None:
         #: True if folded stacks are wanted.
@@ -109,7 +109,7 @@ class DistinctStacks:
         self._in_order: bool | None = None
 
     def find(self, ids: np.ndarray, table: str, extraction: Extraction) -> np.ndarray:
-        """Return the numbers of the stacks with these ids in a table, or -1."""
+        """Return the number of the distinct stack for each of these stack ids in a table, or -1."""
         low, high = int(ids.min()), int(ids.max())
         if low < self._low or high > self._high:
             self._low, self._high = low - NEAR_STACKS, min(high, GREATEST) + NEAR_STACKS
@@ -195,7 +195,7 @@ class DistinctStacks:
 
 
 class Stacks:
-    """The stacks of a table, for one extraction."""
+    """The call stacks of a table, as one extraction uses them."""
 
     def __init__(self, extraction: Extraction, table: str, depth: int = 0) -> None:
         # A weak reference, because the extraction owns these stacks; a cycle would keep its data in
@@ -210,7 +210,7 @@ class Stacks:
         self._callers = np.zeros(0, np.int64)
 
     def find(self, ids: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the rows that have stacks, and the numbers of their distinct
+        """Find the rows that have stacks. Return their indices, and the numbers of their distinct
         stacks. ids: stack ids of the rows. least: lowest id of a stack.
         """
         rows = np.flatnonzero((ids >= least - self._shift) & self._is_there)
@@ -222,18 +222,20 @@ class Stacks:
         return rows, numbers
 
     def take_owners(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the owner of the running code, from the innermost frame outside the system; ABSENT
-        for rows without a stack.
+        """Return the owner of the running code of each row (a value of the set `code_owner`), from
+        the innermost frame outside the system; ABSENT for rows without a stack. numbers: of stacks.
         """
         return np.append(self._distinct.owners, ABSENT)[numbers]
 
     def take_frames(self, numbers: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of function and module of each row at a depth, or NULL."""
+        """Return two arrays: the ids of function and module of each row's frame at this depth, or
+        NULL. numbers: of stacks.
+        """
         frames = np.vstack([self._distinct.frames[:, depth], np.full((1, 2), NULL)])[numbers]
         return frames[:, 0], frames[:, 1]
 
     def complete(self, rows: Rows, held: np.ndarray, numbers: np.ndarray) -> Rows:
-        """Return the rows with their callers. held, numbers: result of :meth:`find`."""
+        """Add the callers to rows. held, numbers: result of :meth:`find`."""
         if len(held):
             rows.columns[CALLERS] = np.zeros(len(rows.begin), np.int64)
             rows.columns[CALLERS][held] = self._callers[numbers]
@@ -301,21 +303,21 @@ def _fold(
 
 
 def open_stacks(extraction: Extraction, table: str, depth: int = 0) -> Stacks:
-    """Return the stacks of a table. depth: as in `Stacks.frames`."""
+    """Return the call stacks of a table. depth: number of frames to keep, as in `Stacks.frames`."""
     return extraction.find_once(table, lambda: Stacks(extraction, table, depth))
 
 
 def add_callers(extraction: Extraction, table: str, ids: np.ndarray, rows: Rows) -> Rows:
-    """Return the rows with their callers. ids: ids of their stacks in this table (NULL or 0 for
-    none).
+    """Add the callers to rows, if they are wanted. ids: ids of the rows' stacks in this table (NULL
+    or 0 for none).
     """
     stacks = open_stacks(extraction, table)
     return stacks.complete(rows, *stacks.find(ids))
 
 
 def name_lines(extraction: Extraction, files: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """Return names of the set `caller_line`, as Extrae writes them: `120 (jacobi.f90)`. Rows
-    without a file (id of a string) or a line (from 1) get ABSENT.
+    """Name source lines as Extrae does: `120 (jacobi.f90)`. Return local indices of names of the
+    set `caller_line`; ABSENT without a file (id of a string) or a line (from 1).
     """
 
     def make_texts(*distinct: np.ndarray) -> list[str]:
@@ -335,8 +337,8 @@ def name_sources(
     lines: np.ndarray,
     names: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return local names of source locations: `file:line`, or `name@file:line` with a name. Without
-    a file, return the name; ABSENT without both. files, names: ids of strings.
+    """Name source locations: `file:line`, or `name@file:line` with a name. Return local indices of
+    names. Without a file, the name is used; ABSENT without both. files, names: ids of strings.
     """
 
     def make_texts(files: np.ndarray, lines: np.ndarray, *names: np.ndarray) -> list[str]:

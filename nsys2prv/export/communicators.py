@@ -154,8 +154,8 @@ class _Team(Struct):
 
 
 def name_communicators(reports: Sequence[Sequence[Communicator]]) -> list[tuple[Communicator, ...]]:
-    """Return the known communicators of each report, in order of creation, with names, keys and
-    members.
+    """Find out which communicators of several reports are the same, and name them. Return the known
+    communicators of each report, in order of creation, with names, keys and members.
     """
     teams: dict[Hashable, _Team] = {}
     found = [_find_teams(rows, teams) for rows in reports]
@@ -188,7 +188,7 @@ def _name_team(team: _Team) -> dict[str, Any]:
 
 
 def make_key(text: str) -> int:
-    """Return a number above 0 that identifies a communicator."""
+    """Return a number above 0 that identifies the communicator that this text describes."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1 | 1
 

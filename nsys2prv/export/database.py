@@ -49,7 +49,9 @@ LookedAt = tuple[np.ndarray, Mapping[str, Callable[[int], str]]]
 
 
 class ConditionColumns(Struct, frozen=True):
-    """Columns that conditions use: by value, or only by the type of the value (NULL is a type)."""
+    """Columns that conditions need: with their values, or only with the types of their values (NULL
+    is a type).
+    """
 
     #: Columns that are used by value.
     values: tuple[str, ...]
@@ -59,7 +61,7 @@ class ConditionColumns(Struct, frozen=True):
 
 @lru_cache(1024)
 def find_condition_columns(conditions: tuple[str, ...]) -> ConditionColumns:
-    """Return the columns named in braces in these conditions."""
+    """Return the columns that these conditions name in braces."""
     values, types = {}, {}
     for by_type, by_null, by_value in _COLUMN.findall("\n".join(conditions)):
         (values if by_value else types)[by_type or by_null or by_value] = None
@@ -83,9 +85,11 @@ def evaluate_conditions(
     conditions: Sequence[str],
     most: int | None = None,
 ) -> np.ndarray | None:
-    """Return a bit mask per row of the conditions that it meets (bit 0: the first condition).
+    """Find out which conditions each row meets: return a bit mask per row (bit 0: the first
+    condition).
 
-    Return None if the condition columns have more than `most` combinations of values.
+    query: runs SQL. looked_at: values or types of the condition columns. Return None if these have
+    more than `most` combinations of values.
     """
     # A table is needed even if conditions use no column.
     looked_at = looked_at or [(np.zeros(rows, np.int64), {})]
@@ -116,8 +120,8 @@ def write_integer(value: int) -> str:
 
 
 def write_types(columns: Sequence[str]) -> dict[str, Callable[[int], str]]:
-    """Return column -> function that writes a value as SQL. The types of all columns are packed
-    into one number, TYPE_BITS per column.
+    """Return column -> function that writes an SQL literal with the type of the column's value. The
+    types of all columns are packed into one number, TYPE_BITS per column.
     """
 
     def write(place: int, types: int) -> str:
@@ -145,7 +149,7 @@ def name_columns(columns: tuple[str, ...]) -> SqlNames:
 
 
 class SourceTable:
-    """A table of an export."""
+    """A table of an export: its columns and rows."""
 
     #: Its columns by their names.
     columns: Mapping[str, Any]
@@ -204,7 +208,7 @@ class Database(Closable):
         raise NotImplementedError
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return the call stacks with ids from `low` to `high` of a table with
+        """Return the call stacks with ids from `low` to `high` in a table with
         :data:`FRAME_COLUMNS`.
 
         of_all: read all rows. Otherwise the rows are assumed to be sorted by id.
@@ -218,7 +222,7 @@ class Database(Closable):
         return table in self.tables and self.tables[table].columns.keys() >= set(columns)
 
     def make_condition(self, table: str, where: str) -> str:
-        """Return an SQL condition for a condition with column names in braces; "" becomes true.
+        """Make an SQL condition for a table from one with column names in braces; "" becomes true.
 
         Missing columns become NULL. {strings:TEXT} becomes the ids of registered strings that start
         with TEXT.
@@ -268,7 +272,8 @@ class Database(Closable):
         types: tuple[type, ...] = (),
         parts: Sequence[Part] = (),
     ) -> list[tuple]:
-        """Return columns of the rows of a small table that meet a condition, in row order.
+        """Return some columns of the rows of a small table that meet a condition, as tuples in row
+        order.
 
         types: required types of the first columns; rows with other types are damaged and skipped.
         parts: as for `_read_rows`. A missing column reads as None, a missing table as no rows.
@@ -277,7 +282,9 @@ class Database(Closable):
         return [row for row in found if all(map(isinstance, row, types))] if types else found
 
     def read_strings(self, ids: np.ndarray | Sequence[int]) -> dict[int, str]:
-        """Return id -> text for these ids of StringIds. Ids without a row are absent."""
+        """Return id -> text for some registered strings (table StringIds). Ids without a row are
+        absent.
+        """
         if not self.has(STRINGS, "id", "value"):
             return {}
         numbers = [int(number) for number in ids]
@@ -295,8 +302,8 @@ class Database(Closable):
         return {number: text for number, text in known if number != NULL}
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
-        """Return sample integers from one column of each of several tables, from rows spread over
-        the table. columns: table -> column.
+        """Return some integers from one column of each of several tables, from rows spread over the
+        table. columns: table -> column.
         """
         sampled: list[int] = []
         for table, column in columns.items():
@@ -331,8 +338,9 @@ class Database(Closable):
             yield self.read(piece, integers)
 
     def read_once(self, part: Part, wanted: Wanted) -> Shared | None:
-        """Return columns of all rows of a part, and a mask of rows for each condition. Return None
-        if the part is damaged; :meth:`read` then reports the damage.
+        """Read some columns of all rows of a part, and find the rows that meet each of several
+        conditions. Return None if the part is damaged; :meth:`read` then reports the damage.
+        wanted: columns and conditions.
         """
         columns, met = self._read_part(part, wanted)
         return None if columns.damaged else Shared(part, columns, met)

@@ -96,7 +96,9 @@ CONTEXT_TABLES = tuple(
 
 
 class GpuLimits(Struct, frozen=True, order=True):
-    """Hardware limits on concurrent work of a GPU; 0 if unknown."""
+    """Limits of a GPU on concurrent work (multiprocessors, warps, registers, ...), its memory and
+    clock; 0 if unknown.
+    """
 
     #: Its multiprocessors.
     processors: int = 0
@@ -163,8 +165,9 @@ def read_program(database: Database) -> list[str]:
 
 
 def find_numbers(environment: Mapping[str, set[str]], names: Iterable[str]) -> dict[str, int]:
-    """Return name -> value for the numeric variables among these names, in this order. A variable
-    with several values (several launched processes) is ambiguous and excluded.
+    """Return the numeric environment variables among these names, as name -> value, in this order.
+    A variable with several values (several launched processes) is ambiguous and excluded.
+    environment: from :func:`read_environment`.
     """
     numbers = {}
     for name in names:
@@ -299,7 +302,7 @@ class ReportInfo(Struct, frozen=True):
         return ReportClock(self.host, utc, system, gpus)
 
     def find_gpu(self, pid: int, ordinal: int) -> int | None:
-        """Return the number of the GPU that a process (globalPid) uses under a CUDA ordinal, or
+        """Return the number of the GPU that a process (globalPid) uses under this CUDA ordinal, or
         None if unknown.
 
         If the report does not relate ordinals to GPUs and has one GPU, ordinal 0 is this GPU. A
@@ -341,8 +344,8 @@ def tid_of(global_tid: int) -> int:
 def read_report_info(
     path: str | Path, given_path: Path | None = None, outlined: bool = False
 ) -> ReportInfo:
-    """Read the small tables of an export. given_path: the .nsys-rep file from which it was made, if
-    any. outlined: whether to add the outlines of its tables.
+    """Read the small tables of an export: facts about the report. given_path: the .nsys-rep file
+    from which it was made, if any. outlined: whether to add bounds of the times in its tables.
     """
     with open_database(path) as database:
         check_tables(given_path or database.path, database.tables)

@@ -63,15 +63,17 @@ class Outline(Struct, frozen=True):
 
     @classmethod
     def from_core(cls, first: int, bounds: bytes, noted: bytes | None) -> Outline:
-        """Return the outline that the compiled core has made. first: the first rowid."""
+        """Make an outline from the arrays of the compiled core. first: the first rowid. noted: rows
+        to note, None if too many.
+        """
         columns = np.frombuffer(bounds, np.int64).reshape(-1, BOUNDS).T
         rowids = None if noted is None else first + np.frombuffer(noted, np.int64)
         return cls(BLOCK_ROWS, np.ascontiguousarray(columns), rowids)
 
 
 def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] | None:
-    """Return the columns of a table that its outline needs, "" for a missing one: start, end, id
-    and type. Return None for a table without times, or with several ends.
+    """Return the columns of a table from which its outline is made, "" for a missing one: start,
+    end, id and type. Return None for a table without times, or with several ends.
     """
     begin = next((name for name in TIMES if name in columns), None)
     ends = [name for name in ENDS if name in columns]
@@ -90,7 +92,9 @@ def has_series(columns: Mapping[str, object]) -> bool:
 
 
 def list_traits(table: str) -> bytes:
-    """Return the traits of each type of rows; nothing for a table with ranges only."""
+    """Return a byte of traits (such as: a range that may stay open) for each type of rows; nothing
+    for a table with ranges only.
+    """
     if table != NVTX_TABLE:
         return b""
     return bytes(_NVTX_TRAITS.get(number, 0) for number in range(1 + max(_NVTX_TRAITS)))

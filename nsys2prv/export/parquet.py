@@ -64,7 +64,7 @@ TYPES = {pl.Int64: 1, pl.Float64: 2, pl.String: 3, pl.Binary: 3}
 
 
 class ParquetTable(SourceTable):
-    """A table in a Parquet file."""
+    """A table of an export in a Parquet file."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.name = file, file.stem
@@ -94,27 +94,27 @@ class ParquetTable(SourceTable):
 
     @cached_property
     def size(self) -> TableSize:
-        """Its size, as the footer states it, and its columns."""
+        """The number of rows and the columns of the table, as the file's footer states them."""
         with self.explain_damage():
             return measure_table(self.file, with_pages=False)
 
     @property
     def columns(self) -> dict[str, None]:
-        """The columns."""
+        """The names of the columns (as keys)."""
         return self.size.columns
 
     @property
     def whole(self) -> Part:
-        """All of its rows."""
+        """The part with all rows of the table."""
         return Part(self.name, 1, self.size.rows)
 
     def scan(self, columns: Sequence[str]) -> pl.LazyFrame:
-        """Return these existing columns as the file has them."""
+        """Return a lazy frame with these columns, which must exist, with the types of the file."""
         return self._scanned.select(columns)
 
     def read(self, part: Part, columns: Sequence[str]) -> dict[str, pl.Series]:
-        """Return these columns of some rows. Columns of a part of at most KEPT_ROWS are kept for further reading
-        of it.
+        """Return these columns of the rows of a part, as name -> values. Columns of a part of at
+        most KEPT_ROWS are kept for further reading of it.
         """
         place = Part(part.table, part.first, part.last, part.rowid)
         kept = self.kept[1] if self.kept and self.kept[0] == place else {}

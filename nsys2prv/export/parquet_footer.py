@@ -25,7 +25,7 @@ TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10
 
 
 class TableSize(Struct, frozen=True):
-    """Size of a table."""
+    """Columns of a Parquet file, its numbers of rows and values, and its unpacked size (bytes)."""
 
     #: Its columns.
     columns: dict[str, None]

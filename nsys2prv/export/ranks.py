@@ -59,12 +59,12 @@ Chain = tuple[int, ...]
 
 
 def check_job(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return warnings that the reports may not belong to one job, one line each."""
+    """Return warnings that the reports may not belong to one job, one line each; empty if they do."""
     return [*_find_copies(infos), *_check_jobs(infos), *_check_overlap(infos)]
 
 
 def check_claims(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return a warning if two processes claim the same rank."""
+    """Return a warning if two processes have the same rank, otherwise nothing."""
     return _check_ranks(infos) or _check_launched_ranks(infos)
 
 
@@ -245,7 +245,7 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 class Captures(Struct, frozen=True):
-    """Processes and captures that occur in several reports of a job."""
+    """Processes that were captured several times, and captures that consist of several reports."""
 
     #: Number of each report's capture: reports of one number were recorded at the same time.
     numbers: tuple[int, ...]
@@ -259,7 +259,7 @@ class Captures(Struct, frozen=True):
     gap: int = 0
 
     def find_first(self, report: int, process: int) -> ProcessKey:
-        """Return the key of a process in its first capture."""
+        """Return the key of a process in the first report that captured it."""
         return self.firsts.get((report, process), (report, process))
 
     def describe_gaps(self) -> list[str]:

@@ -71,7 +71,7 @@ MOST_TABLES = 8
 
 
 class Message(Struct, frozen=True):
-    """A shortened message, and its number of occurrences in a report."""
+    """A message of Nsight Systems, shortened to a label, and how often it occurs in a report."""
 
     #: As Nsight Systems numbers them.
     severity: int
@@ -110,7 +110,7 @@ def shorten_message(text: str) -> str:
 
 
 class Diagnostic(NamedTuple):
-    """A distinct text of Nsight Systems' messages."""
+    """A distinct text among Nsight Systems' messages, with its number and times."""
 
     severity: int
     text: str
@@ -153,8 +153,8 @@ def list_messages(diagnostics: Iterable[Diagnostic]) -> tuple[Message, ...]:
 
 
 def find_main_process(database: Database) -> int | None:
-    """Return the globalPid of the report's main process: the first with a message. Messages without
-    a process are written on its row.
+    """Return the globalPid of the report's main process (the first with a message), or None.
+    Messages without a process are written on its row.
     """
     if not database.has(DIAGNOSTICS, "timestamp", "source", "globalPid"):
         return None
@@ -169,8 +169,8 @@ def find_main_process(database: Database) -> int | None:
 
 
 def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) -> tuple[int, int]:
-    """Return the start and stop of the capture (local ns), from messages that state them. Return
-    `first` and `last` if there are none, or if they are inconsistent with these.
+    """Return (start, stop) of the capture (local ns), from messages that state them. Return `first`
+    and `last` if there are none, or if they are inconsistent with these.
     """
     starts, stops = (
         [getattr(one, which) for one in diagnostics if one.text.lower().startswith(text)]
@@ -182,7 +182,9 @@ def find_capture_span(diagnostics: Sequence[Diagnostic], first: int, last: int) 
 
 
 def was_launched(diagnostics: Iterable[Diagnostic], span: tuple[int, int] | None) -> bool:
-    """Return True if the processes were launched during the capture (local ns)."""
+    """Return True if the profiled processes were launched during the capture. span: of the capture
+    (local ns), None if unknown.
+    """
     launches = (one.first for one in diagnostics if _LAUNCHED.match(one.text))
     first = min((time for time in launches if time is not None), default=None)
     return span is not None and first is not None and span[0] <= first <= span[1]
@@ -220,15 +222,15 @@ class Capture(Struct, frozen=True):
     gpu: tuple[int, int] = (-TIME_LIMIT, TIME_LIMIT)
 
     def holds(self, times: np.ndarray, span: tuple[int, int] | None = None) -> bool:
-        """Return True if all times are inside a span (default: the range of this capture), which is
-        the usual case.
+        """Return True if all times are inside a span, which is the usual case. span: (first, last);
+        None for the range of this capture.
         """
         (first, last), (least, greatest) = span or (self.first, self.last), find_bounds(times)
         return least >= first and greatest <= last
 
     def mask_far(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask of times far outside the capture. Times that do not fit a trace are not
-        included.
+        """Return a mask of the times far outside the capture, which are damaged. Times that do not
+        fit a trace are not included.
         """
         return ((times < self.first) | (times > self.last)) & mask_usable(times)
 

@@ -236,7 +236,9 @@ def is_export_folder(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """Return True if this path looks like a report."""
+    """Return True if this path looks like a report: a file with the ending of one, or a folder of
+    Parquet files.
+    """
     return is_export_folder(path) or (path.suffix.lower() in FILE_ENDINGS and not path.is_dir())
 
 

@@ -41,7 +41,7 @@ ProcessKey = tuple[int, int]
 
 
 class Rank(Struct, frozen=True):
-    """The rank of a process and its source."""
+    """The rank of a process, and from what it is known."""
 
     #: Its number in the job, from 0.
     number: int
@@ -50,7 +50,7 @@ class Rank(Struct, frozen=True):
 
 
 class Roles(Struct, frozen=True):
-    """Roles of all processes of a job."""
+    """The ranks of all processes of a job, and the processes that only help others."""
 
     #: Rank of each process that has one.
     ranks: Mapping[ProcessKey, Rank] = {}
@@ -61,7 +61,7 @@ class Roles(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """Evidence of work in the processes of a job."""
+    """Evidence of the work of a job's processes: GPU use, threads, NCCL and launches."""
 
     #: All processes, and whether they work on a GPU.
     with_gpu: Mapping[ProcessKey, bool]
@@ -121,7 +121,9 @@ def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
 
 
 def find_roles(infos: Sequence[ReportInfo], evidence: Evidence) -> Roles:
-    """Return the role of each process."""
+    """Decide for each process of a job whether it is a rank (and which), or a helper of another
+    process.
+    """
     by_report = _group_by_report(evidence.with_gpu)
     owners = _find_owners(infos, by_report, evidence)
     has_work = bool(owners)

@@ -58,7 +58,7 @@ def mask_empty(texts: Texts) -> np.ndarray:
 
 
 def gather_texts(texts: Texts, places: np.ndarray, instead: str) -> Texts:
-    """Return the texts at these indices, with `instead` for empty texts."""
+    """Return the texts with these indices, with `instead` for empty ones."""
     if isinstance(texts, list):
         return [texts[place] or instead for place in places.tolist()]
     texts = texts.gather(places)
@@ -67,7 +67,9 @@ def gather_texts(texts: Texts, places: np.ndarray, instead: str) -> Texts:
 
 
 class Templates(Struct, frozen=True):
-    """Templates: groups of texts that differ only in numbers."""
+    """Groups of texts that differ only in numbers (templates): the group of each text, and the
+    first text of each group.
+    """
 
     #: Template of each text (int64).
     codes: np.ndarray
@@ -76,7 +78,7 @@ class Templates(Struct, frozen=True):
 
 
 class DistinctTexts:
-    """Texts of a column with few repetitions.
+    """The distinct texts of a column.
 
     Texts read by the compiled core remain there until requested, because converting them to Python
     is slower than reading them.
@@ -94,8 +96,8 @@ class DistinctTexts:
 
     @classmethod
     def number(cls, column: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
-        """Return the number of each row's text (int64), and the distinct texts, which the core has if it is
-        available. A NULL is an empty text.
+        """Find the distinct texts of a column. Return the index of each row's text (int64), and
+        these texts, which the core has if it is available. A NULL is an empty text.
         """
         if column.null_count() == len(column):
             return np.zeros(len(column), np.int64), NO_TEXTS
@@ -132,7 +134,7 @@ class DistinctTexts:
         return pl.Series(texts, dtype=pl.Binary)
 
     def as_list(self) -> list[bytes]:
-        """Return all texts."""
+        """Return all texts as a list of bytes."""
         if self._read is None:
             return self.series.to_list()
         return self._read.as_list(*self._chosen)
@@ -202,7 +204,7 @@ class Columns(Struct):
 
     @property
     def damaged(self) -> int:
-        """Number of non-integer values in integer columns."""
+        """Number of values in integer columns that are not integers."""
         return 0 if self.odd is None else int(self.odd.sum())
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -239,7 +241,9 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
 
 
 def number_few(values: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
-    """Return :func:`number_distinct` of a list."""
+    """Return the distinct values of a short list in order of first occurrence, and the index of
+    each value among them (int64).
+    """
     numbers: dict[Any, int] = {}
     codes = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), np.array(codes, np.int64)
@@ -285,8 +289,8 @@ class Wanted(Struct, frozen=True):
 
 
 def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Columns:
-    """Convert values read by polars to the wanted types. Values in integer columns that are not
-    integers may be reals or texts.
+    """Convert the columns of `rows` rows, read by polars, to the wanted types. Values in integer
+    columns that are not integers may be reals or texts.
     """
     numbers: dict[str, np.ndarray] = {}
     odd = np.zeros(rows, np.int64)
@@ -333,8 +337,8 @@ class StackRows(Struct, frozen=True):
 
     @classmethod
     def from_frames(cls, rows: Columns) -> StackRows:
-        """Return the stacks of rows with :data:`FRAME_COLUMNS`. The compiled core does the same,
-        faster.
+        """Find the distinct stacks in rows with :data:`FRAME_COLUMNS`, one row per frame. The
+        compiled core does the same, faster.
         """
         order = np.argsort(rows["id"], kind="stable")
         ids = rows["id"][order]
@@ -414,12 +418,12 @@ class Shared(Struct, frozen=True):
     met: np.ndarray
 
     def mask_meeting(self, number: int) -> np.ndarray:
-        """Return a mask of the rows that meet condition `number`."""
+        """Return a mask of the rows that meet the condition with this index."""
         return (self.met & (1 << number)) != 0
 
     def narrow(self, number: int) -> Part:
-        """Return a part for further reading: reduced to the rows that meet a condition if these are
-        few and have known rowids.
+        """Return a part for further reading of the rows that meet the condition with this index:
+        only these rows if they are few and have known rowids, otherwise the whole part.
         """
         rows = np.flatnonzero(self.mask_meeting(number))
         if len(self.met) != self.part.count:
@@ -433,7 +437,7 @@ class Shared(Struct, frozen=True):
         return SomeRows(*astuple(self.part), rowids)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
-        """Return True if these columns of this part were read."""
+        """Return True if this part was read with all of these columns."""
         return (
             self.part == part
             and self.rows.integers.keys() >= set(integers)

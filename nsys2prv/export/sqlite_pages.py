@@ -63,7 +63,7 @@ DamagedPage: type[Exception] = core.Damaged if core else type("Damaged", (Except
 
 
 class RecordField(Struct, frozen=True):
-    """Position of a column in the records of its table, and how its values are read."""
+    """Place of a column in the stored records of its table, and how its values are read."""
 
     #: Place of the column in records; :data:`ROWID` if it is the rowid itself, in spite of the
     #: records' contents.
@@ -74,15 +74,15 @@ class RecordField(Struct, frozen=True):
     has_default: bool
 
     def column(self, kind: int, *arrays: Any) -> tuple:
-        """Return an argument for the compiled reader: a kind, and arrays to fill with values, types
-        and texts (None if not wanted).
+        """Return an argument for the compiled reader, which describes a column: where it is, its
+        kind, and arrays to fill with values, types and texts (None if not wanted).
         """
         place = (self.number, kind, self.affinity == "REAL", self.has_default)
         return (*place, NULL, *arrays)
 
 
 class Declaration(Struct, frozen=True):
-    """SQLite's description of tables with the same declaration."""
+    """SQLite's description of tables with the same declaration: columns, keys and rowids."""
 
     #: Name -> declared type of the columns that are not computed.
     columns: dict[str, str]
@@ -151,14 +151,16 @@ def find_affinity(declared: str) -> str:
 
 
 def open_pages(path: Path) -> Any:
-    """Return the pages of a database file without log (`core.TableFile`); None if SQLite must read
-    it.
+    """Open a database file for reading its pages (`core.TableFile`); None if SQLite must read it,
+    for example because of a log.
     """
     return ask_core(core.TableFile, path) if core else None
 
 
 def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function of the compiled core; None if SQLite must be used."""
+    """Call a function of the compiled core with these arguments, and return its result; None if
+    SQLite must be used instead.
+    """
     try:
         return function(*arguments)
     except core.StandAside:
@@ -166,9 +168,7 @@ def ask_core(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def name_rows(table: str) -> str:
-    """Return an SQL expression for the rows of a table that does not use its indexes, which may be
-    damaged.
-    """
+    """Return an SQL expression that reads a table without its indexes, which may be damaged."""
     return f"{quote_name(table)} NOT INDEXED"
 
 
@@ -285,7 +285,7 @@ def _is_declared(kind: bytes, name: bytes, sql: bytes) -> bool:
 
 
 class SqliteTable(SourceTable):
-    """A table of an export, read from its pages. SQLite describes it on first use."""
+    """A table of an SQLite file, read from its pages. SQLite describes it on first use."""
 
     def __init__(
         self,
@@ -329,12 +329,12 @@ class SqliteTable(SourceTable):
 
     @property
     def everything(self) -> Part:
-        """All rows of a table with rowids, whatever these are."""
+        """The part with all rows of a table with rowids, whatever these are."""
         return Part(self.name, -(1 << 63), (1 << 63) - 1)
 
     @cached_property
     def whole(self) -> Part:
-        """All rows of the table."""
+        """The part with all rows of the table."""
         rows, first, last = name_rows(self.name), 0, self.size
         if self.declared.rowid:
             ends = (
@@ -358,8 +358,8 @@ class SqliteTable(SourceTable):
         return Part(self.name, first, last, self.declared.rowid)
 
     def check(self, met: bytearray, outlined: bool = False) -> bool:
-        """Read the whole table, mark its pages in `met`, and set its extent. Return False if SQLite
-        must check the table.
+        """Read the whole table to check it, mark its pages in `met`, and set its extent. Return
+        False if SQLite must check the table.
 
         Raise DamagedPage for damage. Raise DatabaseError if a key has no index: the rows were then
         written with another declaration. Frames of call stacks are checked later, when they are
@@ -415,10 +415,11 @@ class SqliteTable(SourceTable):
     def read(
         self, part: Part, wanted: Wanted, looked_at: ConditionColumns
     ) -> tuple[Columns, list[LookedAt]] | None:
-        """Return columns of a part by rowids, and the values that conditions need.
+        """Return (columns, values of the columns in `looked_at`) of the rows of a part.
 
         Return None if SQLite must read them, for example if an integer column or a condition's
-        column has values other than integers and NULL. Raise DamagedPage.
+        column has values other than integers and NULL. looked_at: columns that conditions need.
+        Raise DamagedPage.
         """
         table, fields = self._pages, self.declared.fields
         if table is None or len(looked_at.types) > MOST_TYPES:

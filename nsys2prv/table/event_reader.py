@@ -81,7 +81,9 @@ STACK_COLUMNS = {
 
 
 class RowTable(Struct, frozen=True, dict=True):
-    """Rows of a job, its devices, and the units (device groups) that analyses read one at a time."""
+    """The rows of a job (threads, streams), its devices, and the units (rows that analyses read at
+    a time).
+    """
 
     #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its label), `name`
     #: (that without its address), `gpu` (number of its GPU on its machine, null for none), `kind` (host, stream, samples, helper), `process` (from 1, as Paraver numbers tasks), `task` (from 1: the process, or
@@ -115,14 +117,14 @@ class RowTable(Struct, frozen=True, dict=True):
         return columns[name]
 
     def find(self, name: str, threads: pl.Series) -> pl.Series:
-        """Return the value of a column of `threads` for each of these rows (int64, named like the
+        """Return for each of these rows its value in a column of `threads` (int64, named like the
         column), with -1 for null.
         """
         return pl.Series(name, self.get_column(name)[threads.to_numpy()], dtype=pl.Int64)
 
 
 class Samples(Struct, frozen=True):
-    """Samples of one device."""
+    """Sampled values of one device in one layout: times, and the values of each metric."""
 
     #: Row of the trace, from 0.
     thread: int
@@ -138,8 +140,8 @@ class Samples(Struct, frozen=True):
 
 
 class CutEdges(Struct, frozen=True):
-    """Facts about the part that was cut from a trace, if they concern the remaining part. Times in
-    trace ns.
+    """Facts about the trace before and after the part that a cut kept, as far as they concern this
+    part. Times in trace ns.
     """
 
     #: Begin of the part; the end is that of the trace.
@@ -168,7 +170,9 @@ class StackFile(Struct, frozen=True):
 
 
 class CaptureFile(Struct, frozen=True):
-    """File with the capture of graph nodes, from :mod:`nsys2prv.events.captures`."""
+    """File that says which call captured each node of CUDA graphs, from
+    :mod:`nsys2prv.events.captures`.
+    """
 
     #: Of each node.
     rows: StoredFrame
@@ -203,15 +207,17 @@ class EventReader(Struct, dict=True, weakref=True):
     whole: EventReader | None = None
 
     def remember(self, key: str, compute: Callable[[], T]) -> T:
-        """Return a value that is computed from the events only once per key."""
+        """Return `compute()`, which is called only once for each key. The result must depend only
+        on the events.
+        """
         remembered = self.__dict__.setdefault("remembered", {})
         if key not in remembered:
             remembered[key] = compute()
         return remembered[key]
 
     def join_small_units(self) -> EventReader:
-        """Return a reader of the same events in which several small units are joined, so that fewer
-        queries are needed; this reader if there are none.
+        """Return a reader of the same events in which small units are joined, so that fewer queries
+        are needed; this reader if there are not several small units.
         """
         sizes = np.zeros(self.rows.units.max(initial=NO_UNIT) + 1, np.int64)
         for run in self.runs:
@@ -252,7 +258,7 @@ class EventReader(Struct, dict=True, weakref=True):
 
     @cached_property
     def layouts(self) -> frozenset[str]:
-        """Layouts and kinds of lines that have events on threads of a unit."""
+        """Layouts (kinds of records) and kinds of lines that have events on threads of a unit."""
         names: set[str] = set()
         for run in self.runs:
             if run.shape.name not in names and self._is_in_a_unit(run):
@@ -298,13 +304,15 @@ class EventReader(Struct, dict=True, weakref=True):
         return self.has_column(layout, CALLERS, unit)
 
     def has_column(self, layout: str, column: str, unit: int) -> bool:
-        """Return True if events of a layout in a unit may have a stored column, such as a field."""
+        """Return True if events of a layout in a unit may have a stored column (such as a field)
+        with this name.
+        """
         runs = self._index.get((RANGE, layout, unit), ())
         return any(column in run.columns for run in runs)
 
     def read_named_calls(self, layouts: Iterable[str], names: re.Pattern[str]) -> pl.DataFrame:
-        """Return the calls in these layouts whose names match a pattern, layout by layout: the
-        columns of :meth:`read_begins` with `call`, and `layout`.
+        """Return the calls whose names match a pattern, layout by layout: the columns of
+        :meth:`read_begins` with `call`, and `layout`.
         """
         schema = dict.fromkeys(("begin", "end", "thread", "call"), pl.Int64)
         frames = [pl.DataFrame(schema=schema | {"layout": pl.String})]
@@ -318,7 +326,7 @@ class EventReader(Struct, dict=True, weakref=True):
 
     def read_outermost_calls(self, layouts: Iterable[str], unit: int | None = None) -> pl.DataFrame:
         """Return the calls in these layouts that are not nested in another one, sorted by thread
-        and start: `begin`, `end` (ns), `thread`, `call`.
+        and start: `begin`, `end` (ns), `thread`, `call`. unit: number of the unit, None for all.
         """
         fields = {name: ("call",) for name in layouts if name in self.layouts}
         schema = _make_schema(("begin", "end", "thread", "call"), np.int32)
@@ -334,9 +342,12 @@ class EventReader(Struct, dict=True, weakref=True):
         schema: Mapping[str, type[np.integer]],
         make: Callable[[str, Columns], Columns],
     ) -> dict[str, np.ndarray]:
-        """Return columns of events from several layouts together, sorted by the first column.
-        fields: layout -> fields. make: function that returns the columns of the schema for a layout
-        and some of its events from :meth:`read_begins`.
+        """Read events of several layouts into the same columns, sorted by the first column. Return
+        name -> column.
+
+        fields: layout -> fields to read. unit: number of the unit, None for all. schema: columns of
+        the result. make: function that returns these columns for a layout and some of its events,
+        as :meth:`read_begins` gives them.
         """
         count = sum(run.rows for name in fields for run in self._index.get((RANGE, name, unit), ()))
         pieces = (
@@ -349,8 +360,8 @@ class EventReader(Struct, dict=True, weakref=True):
     def read_windows(
         self, layout: str, fields: Sequence[str], unit: int, dtype: type[np.signedinteger]
     ) -> Iterator[tuple[int, pl.DataFrame]]:
-        """Yield the result of :meth:`read_begins` for one window of the trace at a time, as (time
-        before which all its events begin in ns, frame).
+        """Yield the events of a layout for one window of the trace at a time: (time in ns before
+        which all these events begin, frame as from :meth:`read_begins`).
         """
         runs = self._index.get((RANGE, layout, unit), [])
         bounds = [*windows.choose_window_bounds(runs, self.ids.clocks), None]
@@ -374,8 +385,8 @@ class EventReader(Struct, dict=True, weakref=True):
         return last
 
     def find_hull(self) -> tuple[int, int]:
-        """Return the start of the first event of all units and the end of the last one (ns).
-        Without events, return the start and end of the trace.
+        """Return (start of the first event, end of the last event) in ns over all units; without
+        events, the start and end of the trace.
         """
         first, last = self.duration, self.begin
         counted = [key for key in self._index if key[0] == RANGE and key[2] not in (None, NO_UNIT)]
@@ -394,7 +405,7 @@ class EventReader(Struct, dict=True, weakref=True):
         return columns
 
     def read_stacks(self, unit: int) -> tuple[pl.DataFrame, pl.Series]:
-        """Return the call stacks of a unit's calls and samples, and their texts.
+        """Return the call stacks of a unit's calls and samples as a frame, and their texts.
 
         Columns: `begin`, `end` (trace time, ns), `thread`, `layout` (index into `STACK_LAYOUTS`),
         `text` (index into the texts). Texts have the outermost function first.
@@ -425,7 +436,7 @@ class EventReader(Struct, dict=True, weakref=True):
         return pl.concat(frames), pl.concat(texts)
 
     def read_replays(self, unit: int) -> pl.DataFrame:
-        """Return replayed graph work of a unit whose capture is known.
+        """Return the GPU work of a unit that replays CUDA graphs whose capture is known.
 
         Columns: `thread` and `begin` of the work, the capturing thread (`captor`), and the capture
         time (`captured`, ns), which may be before the start of a cut trace.
@@ -449,7 +460,7 @@ class EventReader(Struct, dict=True, weakref=True):
         return pl.concat(replays)
 
     def count_nodes(self, unit: int) -> int:
-        """Return the number of operations in a unit that belong to graph nodes."""
+        """Return the number of GPU operations in a unit that belong to nodes of CUDA graphs."""
         count = 0
         for layout in OF_NODES:
             bit = 1 << [field.name for field in load_catalogue().layouts[layout].fields].index(
@@ -468,11 +479,12 @@ class EventReader(Struct, dict=True, weakref=True):
         names: Iterable[str] = LINE_COLUMNS,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Return communication lines of some kinds, sorted by the first requested column.
+        """Return communication lines of some kinds as a frame, sorted by the first requested
+        column.
 
         Columns: `sent` (send time, ns), `sender` (thread), `begin`, `thread`, `end` (of the event
-        to which the line leads), `bytes`; for MPI messages also SIDES_OF_MESSAGES. dtype: of
-        threads.
+        to which the line leads), `bytes`; for MPI messages also SIDES_OF_MESSAGES. unit: number of
+        the unit, None for all. names: of the columns. dtype: of threads.
         """
 
         def make_columns(lines: Slice) -> dict[str, np.ndarray]:
@@ -491,7 +503,9 @@ class EventReader(Struct, dict=True, weakref=True):
         return make_frame(self._join_pieces(pieces, count, _make_schema(names, dtype), unit))
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
-        """Return the pairs (sender, receiver) of threads that lines of a kind connect."""
+        """Return the pairs of threads (sender, receiver) between which there are lines of a kind.
+        unit: number of the unit, None for all.
+        """
         connected = set()
         for lines in self._read(LINE, kind, unit):
             pairs, _ = factorize_together(lines.column("sender"), lines.column("receiver"))
@@ -499,7 +513,7 @@ class EventReader(Struct, dict=True, weakref=True):
         return connected
 
     def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
-        """Yield the samples of a layout, device by device."""
+        """Yield the samples of a layout, device by device. unit: number of the unit, None for all."""
         by_device: dict[int, list[Slice]] = {}
         for samples in self._read(COUNTER, layout, unit):
             by_device.setdefault(self._find_thread(samples.run), []).append(samples)
@@ -651,8 +665,8 @@ _SHARED: WeakValueDictionary[Path, EventReader] = WeakValueDictionary()
 
 
 def save_event_reader(reader: EventReader, path: Path, shares_memory: bool) -> None:
-    """Make a reader available to :func:`load_event_reader` while it exists. Workers that share the
-    memory of this process need no file.
+    """Save a reader so that workers can load it with :func:`load_event_reader` while it exists.
+    Workers that share the memory of this process need no file.
     """
     if shares_memory:
         _SHARED[path] = reader
@@ -662,6 +676,6 @@ def save_event_reader(reader: EventReader, path: Path, shares_memory: bool) -> N
 
 @lru_cache(maxsize=2)
 def load_event_reader(path: Path) -> EventReader:
-    """Load a saved reader. The last two are cached."""
+    """Load the reader that :func:`save_event_reader` saved. The last two are cached."""
     shared = _SHARED.get(path)
     return load_object(path) if shared is None else shared

@@ -52,8 +52,9 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 def separate_overlaps(
     results: Sequence[TaskResult], run_tasks: Callable[[Callable, Sequence, int], Iterable]
 ) -> None:
-    """Move overlapping rows of the results to lanes. Files of runs are changed in place. run_tasks:
-    runs a function on tasks of this many rows.
+    """Move rows that overlap others on the same object to additional rows (lanes), because Paraver
+    cannot show them on one. Files of runs are changed in place. run_tasks: runs a function on tasks
+    of this many rows.
     """
     grouped = list_overlap_groups()
     tasks: dict[int, list[TaskResult]] = defaultdict(list)
@@ -90,7 +91,9 @@ class _AddedLanes(Struct):
 
 @cache
 def list_overlap_groups() -> dict[str, str]:
-    """Return layout -> group. The layouts of one group share lanes."""
+    """Return layout -> overlap group. Rows of layouts in one group share the additional rows
+    (lanes) for overlaps.
+    """
     return {
         layout: kind.overlap_group
         for kind in all_kinds()
@@ -100,7 +103,9 @@ def list_overlap_groups() -> dict[str, str]:
 
 
 def separate_overlaps_of_report(results: Sequence[TaskResult]) -> list[_AddedLanes]:
-    """Move overlapping rows in all results of one report to lanes."""
+    """Move overlapping rows in all results of one report to additional rows (lanes). Return the
+    lanes that were added.
+    """
     groups = list_overlap_groups()
     runs = [
         (result, item)
@@ -168,7 +173,9 @@ def _read_pieces(
 def assign_first_free_lanes(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
-    """Return the lane of each row, and the number of rows for which all lanes were taken.
+    """Put overlapping rows of an object into lanes: each into the first lane that is free. Return
+    two values: the lane of each row (from 0), and the number of rows for which all lanes were
+    taken.
 
     Rows are sorted by object, then start. lane_ends: object -> end of the last row in each lane,
     kept between pieces.
@@ -297,8 +304,9 @@ def _redirect_lines(
 def assign_nesting_lanes(
     object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Return the lane of each range (0 for the object itself), and the number of ranges that nest
-    in no lane.
+    """Put ranges of an object into lanes, so that the ranges of a lane nest. Return two values: the
+    lane of each range (0 for the object itself), and the number of ranges that nest in no lane.
+    owner: ranges of one owner always nest.
     """
     layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     if not len(begin):

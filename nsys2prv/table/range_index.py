@@ -29,7 +29,9 @@ INDEX_COLUMNS = ("row", "domain", CALLERS, "origin")
 
 
 class RangeIndex(Packed, frozen=True):
-    """Index of the ranges of one layout by their ends."""
+    """Index of the stored ranges of one layout by their ends, so that a window finds the ranges
+    that end in it.
+    """
 
     #: Bits of the fields that all records have, and of the fields that some have.
     always: int
@@ -110,7 +112,9 @@ def write_ranges(
 def index_ends(
     begin: np.ndarray, end: np.ndarray, block_rows: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `ends`, `opened` and `late` for a :class:`RangeIndex`."""
+    """Return three parts of a :class:`RangeIndex`: `ends`, `opened` and `late`. begin, end: of the
+    ranges (ns).
+    """
     if len(begin) <= min(block_rows, LATE_ROWS) and (bounds := find_bounds(end))[1] != OPEN:
         # As of most runs of small reports.
         return np.array(bounds)[:, None], np.zeros(1, bool), np.zeros((2, 0), np.int64)

@@ -99,15 +99,16 @@ RowSpan = tuple[int, int]
 
 @lru_cache(REMEMBERED_SHAPES)
 def find_present_fields(layout: str, field_mask: int) -> dict[str, Field]:
-    """Return name -> field for the fields of a layout with their bits set."""
+    """Return the fields of a layout whose bits are set in `field_mask`, as name -> field."""
     fields = load_catalogue().layouts[layout].fields
     return {field.name: field for bit, field in enumerate(fields) if field_mask >> bit & 1}
 
 
 @cache
 def find_role(stream: str, kind: str, column: str) -> str:
-    """Return the role of a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS, or the name of a name
-    set. Raise KeyError for an unknown column.
+    """Return the kind of numbers in a column: TIMES, OBJECTS, DOMAINS, CALLERS, NUMBERS, or the
+    name of a name set. stream, kind, column: as in :class:`Shape`. Raise KeyError for an unknown
+    column.
     """
     if column in COLUMNS[stream]:
         return COLUMNS[stream][column]
@@ -119,8 +120,8 @@ def find_role(stream: str, kind: str, column: str) -> str:
 
 
 class Shape(Struct, frozen=True):
-    """Content of a run: ranges of a layout, lines of a kind, samples of a layout's metrics, or
-    states.
+    """Type of the records in a run: ranges of a layout, lines of a kind, samples of a layout's
+    metrics, or states.
     """
 
     #: RANGE, LINE, COUNTER or STATE.
@@ -142,7 +143,9 @@ def get_shape(*fields: Any) -> Shape:
 
 
 class Run(Packed, frozen=True, eq=False):
-    """Rows in a spill file, sorted by time (local ns of `report`). A run is equal only to itself."""
+    """Records of one type, stored in a file as columns, sorted by time (local ns of `report`). A
+    run is equal only to itself.
+    """
 
     #: Meaning of the rows.
     shape: Shape
@@ -176,7 +179,7 @@ class Run(Packed, frozen=True, eq=False):
 
     @property
     def count(self) -> int:
-        """Return the number of rows, or of sampled numbers."""
+        """Return the number of rows; for samples, the number of sampled values."""
         return self.values if self.shape.stream == COUNTER else self.rows
 
     def find_blocks(self, first: int, last: int | None) -> np.ndarray:
@@ -190,14 +193,14 @@ class Run(Packed, frozen=True, eq=False):
         return found
 
     def find_spans(self, blocks: np.ndarray) -> list[RowSpan]:
-        """Return the rows of some blocks as spans. blocks: a mask."""
+        """Return the rows of some blocks as (first, end) pairs. blocks: a mask."""
         edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False)) * BLOCK_ROWS
         return [(start, min(stop, self.rows)) for start, stop in edges.reshape(-1, 2).tolist()]
 
 
 def find_spill_file(folder: Path) -> Path:
-    """Return the file in a folder that only this thread of this process appends to. Creating a file
-    per task would take longer than storing the records of a small task.
+    """Return the file for records in a folder to which only this thread of this process appends.
+    Creating a file per task would take longer than storing the records of a small task.
     """
     if getattr(_OWN, "process", None) != os.getpid():
         _OWN.process, _OWN.name = os.getpid(), f"runs-{uuid4().hex}.bin"
@@ -205,8 +208,8 @@ def find_spill_file(folder: Path) -> Path:
 
 
 class SpillWriter(FrameWriter):
-    """Appends runs and frames to one spill file. field_masks: layout -> bits of the fields to keep;
-    kind of lines -> 0 to keep none. Without an entry, everything is kept.
+    """Appends records (runs) and frames to one file. field_masks: layout -> bits of the fields to
+    keep; kind of lines -> 0 to keep none. Without an entry, everything is kept.
     """
 
     def __init__(
@@ -216,7 +219,9 @@ class SpillWriter(FrameWriter):
         self.report, self.task, self.field_masks = report, task, field_masks
 
     def append(self, shape: Shape, columns: Columns) -> Run:
-        """Store lines, samples (or ABSENT) or states, sorted by time."""
+        """Store lines, samples or states, sorted by time; missing values are ABSENT. Return the
+        run.
+        """
         stored, values = {}, 0
         for name, column in columns.items():
             role, valid = find_role(shape.stream, shape.name, name), None
@@ -234,7 +239,9 @@ class SpillWriter(FrameWriter):
     def append_ranges(
         self, layout: Layout, columns: Columns, closings: np.ndarray | None = None
     ) -> Run:
-        """Store ranges of a layout, sorted by (begin, -end), as :func:`write_ranges` does."""
+        """Store ranges of a layout, sorted by (begin, -end), as :func:`write_ranges` does. Return
+        the run.
+        """
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
         stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
@@ -274,8 +281,9 @@ class SpillReader(Closable):
     def read(
         self, run: Run, spans: Sequence[RowSpan] | None = None, names: Sequence[str] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return columns of the rows in some spans (None: all) as stored, and masks of the rows
-        with a value for columns in which values are missing. names: of the columns, None for all.
+        """Read columns of some rows of a run as stored. Return name -> values, and name -> mask of
+        the rows with a value, for columns in which values are missing. spans: (first, end) of the
+        rows, None for all. names: of the columns, None for all.
         """
         file = self._open_file(run.path)
         whole = [(0, run.rows)]
@@ -297,7 +305,9 @@ class SpillReader(Closable):
         return values, valid
 
     def read_local(self, run: Run, spans: Sequence[RowSpan] | None = None) -> dict[str, np.ndarray]:
-        """Return all columns of rows as int64 for writers, with ABSENT for missing values."""
+        """Return all columns of some rows as int64 for writers, with ABSENT for missing values.
+        spans: as for :meth:`read`.
+        """
         values, valid = self.read(run, spans)
         columns = {name: column.astype(np.int64) for name, column in values.items()}
         for name, mask in valid.items():
@@ -351,13 +361,13 @@ def _read_at_once(
 
 
 def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
-    """Return columns of a run as stored; all columns if none is named."""
+    """Return columns of a run as stored, by name; all columns if none is named."""
     with SpillReader() as reader:
         return reader.read(run, names=names or None)[0]
 
 
 def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
-    """Replace the values of a column that every row has."""
+    """Replace the values of a column in the run's file. Every row must have a value."""
     column = run.columns[name]
     stored = np.ascontiguousarray(values, column.dtype)
     overwrite(run.path, column.values, stored.view(np.uint8).data)

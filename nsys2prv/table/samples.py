@@ -59,7 +59,8 @@ def mark_unsampled(
     folder: Path,
     clocks: Sequence[ClockMap],
 ) -> None:
-    """Add zeros to samples of GPUs for times without sampling.
+    """Add zeros to the samples of GPUs for times without sampling, because a value lasts until the
+    next one.
 
     They are stored in this folder, added to the first result with samples of the GPU, and counted
     in the account. spans: report -> time span of its events (local ns). clocks: from each report's
@@ -89,12 +90,12 @@ def _group_by_gpu(
 def list_partly_sampled(
     results: Sequence[TaskResult], clocks: Sequence[ClockMap], duration: int
 ) -> Iterator[tuple[int, ObjectKey, int | None, int | None]]:
-    """Yield the GPUs whose sampling started late or stopped early.
+    """Find GPUs whose sampling started late or stopped early. Yield (report, GPU, start, end):
+    start and end of its metrics (ns of the trace), None if nothing is missing there.
 
     Their metrics are missing for more than a few periods at the start or end of the time in which
-    their report has GPU work, or metrics of other GPUs. Yield report, GPU, and start and end of its
-    metrics (ns of the trace), None if nothing is missing there. clocks: from each report's time to
-    trace time. duration: of the trace (ns).
+    their report has GPU work, or metrics of other GPUs. clocks: from each report's time to trace
+    time. duration: of the trace (ns).
     """
     layouts = {name for kind in all_kinds() if kind.gpu_work for name in kind.layouts}
     work: dict[int, list[Run]] = defaultdict(list)
@@ -311,8 +312,8 @@ def _close_run(run: Run, last: int) -> Run:
 def clip_profiler_events(
     results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
 ) -> None:
-    """Clip rows of kinds that do not extend the trace to the time span of all other rows. spans: by
-    report, local ns.
+    """Clip records of event kinds that must not lengthen the trace, such as profiler overhead, to
+    the time span of all other records. spans: report -> this span (local ns).
     """
     kinds = {
         layout: kind for kind in all_kinds() if not kind.extends_trace for layout in kind.layouts
@@ -380,8 +381,8 @@ def deduplicate_device_samples(
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
 ) -> list[Note]:
-    """Remove samples that an earlier report also has, for the same device, layout and time. They
-    are counted in the results. Return a note about them.
+    """Remove samples that an earlier report also has, for the same device, layout and time, and
+    count them in the results. Return a note about them, or none.
 
     rows: (report, object key) -> thread of the trace, which is equal for one device in several
     reports. clocks: from each report's time to a common time. Reports are in rank order.
@@ -422,7 +423,7 @@ def read_samples(
     larger value has the same time.
 
     Frames have the columns time, row, and one per event type, named after it and sorted. Within a
-    frame, every row has all types. numbers: (layout, label) -> event type.
+    frame, every row has a value for each type. numbers: (layout, label) -> event type.
     """
     frames = []
     for one in samples:
@@ -440,8 +441,8 @@ def read_samples(
 
 
 def join_samples(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Return frames in which rows with the same time and row are merged; of two values of one type,
-    the larger is kept. If there are none, return the frames themselves.
+    """Merge rows with the same time and row; of two values of one type, the larger is kept. Return
+    the merged frames; the frames themselves if there are no such rows.
 
     Times that occur once keep their place, so sorted samples need only a check.
     """

@@ -66,7 +66,9 @@ def to_trace_times(times: np.ndarray, clock: ClockMap, opened: int) -> np.ndarra
 
 
 class IdTable(Struct):
-    """Table from local indices of each task to global numbers: `table[start[task] + local]`."""
+    """Table that translates the numbers (of names, objects) that each task used to numbers of the
+    trace: `table[start[task] + local]`.
+    """
 
     #: Where the indices of each task begin, and how many it has.
     start: np.ndarray
@@ -76,8 +78,8 @@ class IdTable(Struct):
 
     @classmethod
     def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
-        """Make the table from the global numbers of each task. An array that several tasks share is
-        stored once.
+        """Make the table. columns: for each task, the trace's number for each local number. An
+        array that several tasks share is stored once.
         """
         shared = {id(column): column for column in columns}
         length = np.array([len(column) for column in shared.values()], np.int64)
@@ -92,12 +94,14 @@ class IdTable(Struct):
         return len(self.start)
 
     def get_table(self, task: int) -> np.ndarray:
-        """Return the table from a task's local indices to global numbers."""
+        """Return the numbers of the trace for a task's local numbers, as an array indexed by these."""
         return self.table[self.start[task] :][: self.length[task]]
 
 
 class GlobalIds(Struct):
-    """Maps local to global numbers, for all runs of a job."""
+    """Tables that translate local times and numbers of tasks to those of the trace, for all runs of
+    a job.
+    """
 
     #: Map of each report to trace time; the last is the identity, for runs in trace time.
     clocks: Sequence[ClockMap]
@@ -115,7 +119,7 @@ class GlobalIds(Struct):
     callers: np.ndarray
 
     def find_table(self, shape: Shape, column: str) -> IdTable | None:
-        """Return the table from local to global numbers for a column; None for plain numbers and
+        """Return the table that translates the numbers in a column; None for plain numbers and
         times.
         """
         role = find_role(shape.stream, shape.name, column)
@@ -125,12 +129,12 @@ class GlobalIds(Struct):
 
 @lru_cache(1)
 def load_global_ids(path: Path) -> GlobalIds:
-    """Load the global numbers that this conversion saved to a file."""
+    """Load the tables that this conversion saved to a file."""
     return load_object(path)
 
 
 class Slice:
-    """Rows of one run, sorted by time. Times are trace times (ns)."""
+    """Some rows of one run, sorted by time. Times are trace times (ns)."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
         self.run, self._ids, self._values, self._valid = run, ids, values, valid
@@ -147,14 +151,14 @@ class Slice:
         self._valid = take_rows(self._valid, rows)
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
-        """Keep the rows with first <= time < last (ns)."""
+        """Keep only the rows with first <= time < last (ns; None: no upper limit)."""
         inside = (self.times >= first) & (True if last is None else self.times < last)
         self.keep(find_places(inside))
 
     def find(self, name: str, rows: Places = EVERY) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column of these rows, which must have it, and the table into which its values
-        are indices (None if they are not indices). Together they are :meth:`column`, without a
-        copy. Not for times.
+        """Return a column as stored, and the table of the trace's numbers into which its values are
+        indices (None if they are not indices). Together they are :meth:`column`, without a copy.
+        The run must have the column; not for times. rows: which rows.
         """
         lookup = self._ids.find_table(self.run.shape, name)
         values = self._values[name][rows]
@@ -162,8 +166,8 @@ class Slice:
         return values, lookup.get_table(self.run.task) if is_local else None
 
     def column(self, name: str, rows: Places = EVERY) -> np.ndarray:
-        """Return a column of these rows, which must have it, in trace time (OPEN remains) or with
-        the trace's numbers.
+        """Return a column in trace time (OPEN remains) or with the trace's numbers. The run must
+        have it. rows: which rows.
         """
         if find_role(self.run.shape.stream, self.run.shape.name, name) == TIMES:
             return to_trace_times(self._values[name][rows], self._clock, OPEN)
@@ -171,12 +175,14 @@ class Slice:
         return values if table is None else table[values]
 
     def find_begins(self, begin: str, end: str) -> np.ndarray:
-        """Return the start times (ns) of ranges between these two columns."""
+        """Return the start times (trace ns) of ranges. begin, end: names of the columns with their
+        local times.
+        """
         return to_begin_times(self._values[begin], self._values[end], self._clock)
 
     def make_columns(self, is_local: bool = False) -> dict[str, np.ndarray]:
-        """Return all columns for writers, in trace time: int64, or ABSENT. is_local: with the
-        task's own numbers of objects, domains and names.
+        """Return all columns for writers, as name -> values (int64, ABSENT if missing), in trace
+        time. is_local: with the task's own numbers of objects, domains and names.
         """
         columns = {}
         for place, (name, values) in enumerate(self._values.items()):
@@ -191,7 +197,9 @@ class Slice:
         return columns
 
     def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
-        """Return samples as a frame: time, row, and a column per metric, with nulls."""
+        """Return samples as a frame: time, row, and a column per metric, with nulls. metrics: names
+        of these columns.
+        """
         columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
         for place, name in enumerate(metrics):
             numbers = pl.Series(name, self._values[str(place)].astype(np.int64))
@@ -205,7 +213,7 @@ class Slice:
 
 
 class RangeSlice(Slice):
-    """Ranges of one run, sorted by (begin, -end)."""
+    """Some ranges of one run, sorted by (begin, -end)."""
 
     def __init__(self, run: Run, ids: GlobalIds, values: Columns, valid: Columns) -> None:
         super().__init__(run, ids, values, valid)
@@ -231,7 +239,9 @@ class RangeSlice(Slice):
         self.end, self.until = self.end[rows], self.until[rows]
 
     def choose_window(self, first: int, last: int | None, ends: bool) -> None:
-        """Keep the rows with first <= begin < last (ns) or, with `ends`, also those that end there."""
+        """Keep only the ranges with first <= begin < last (ns; None: no upper limit) or, with
+        `ends`, also those that end there.
+        """
         at_begin = self.begin >= first
         at_end = self.until >= first if ends else np.zeros(len(self), bool)
         if last is not None:
@@ -265,8 +275,8 @@ class RangeSlice(Slice):
         return np.count_nonzero(self._ids.callers != ABSENT, axis=1)[self.column(CALLERS)]
 
     def find_order(self) -> np.ndarray:
-        """Return times that determine the order of ranges with the same start: outer ranges have
-        later times.
+        """Return times that decide the order of ranges with the same start: outer ranges have later
+        times.
         """
         return self.column("order") if "order" in self._values else self.end
 
@@ -296,8 +306,8 @@ class RangeSlice(Slice):
             yield AlikeRanges(self, index.always | some, own)
 
     def find_closings(self) -> np.ndarray:
-        """Return the times at which rows lose a state (OPEN for the end of the trace), and these
-        rows.
+        """Return two arrays: the times at which rows of the trace lose a state (OPEN for the end of
+        the trace), and these rows.
         """
         times, objects = self.index.closings
         if self.run.task >= 0:
@@ -309,8 +319,9 @@ class RangeSlice(Slice):
 
 
 def join_columns(slices: Sequence[Slice]) -> dict[str, np.ndarray]:
-    """Return :meth:`Slice.make_columns` of slices of one shape, one after the other. Columns that only
-    some have are 0 in the others if they are CALLERS, like the ends if they are the order, and else ABSENT.
+    """Join the columns of slices of one shape, one slice after the other, as
+    :meth:`Slice.make_columns` returns them. If only some slices have a column, the others get 0 for
+    CALLERS, the ends for the order, and otherwise ABSENT.
     """
     ids, shape = slices[0]._ids, slices[0].run.shape
     lengths = [len(one) for one in slices]
@@ -362,7 +373,7 @@ class AlikeRanges(Struct, frozen=True):
 
     @property
     def until(self) -> np.ndarray:
-        """End times of the ranges in this trace (ns)."""
+        """End times of the ranges (trace ns), within this trace."""
         return self.ranges.until[self.rows]
 
     def find_order(self) -> np.ndarray:
@@ -383,7 +394,9 @@ class AlikeRanges(Struct, frozen=True):
         return self.ranges.column(name, self.rows)
 
     def split_by_callers(self) -> Iterator[AlikeRanges]:
-        """Yield the ranges grouped by their number of callers. Bits of further callers are cleared."""
+        """Yield the ranges grouped by their number of callers. In each group, the bits of callers
+        beyond this number are cleared.
+        """
         if not self.mask & self.layout.callers_mask:
             yield self
             return
@@ -403,8 +416,9 @@ def read_slice(
     window: tuple[int, int | None] | None = None,
     ends: bool = True,
 ) -> Slice:
-    """Return the rows of a run that start in a window (first <= time < last, ns; None: all) or,
-    with `ends`, end in it. names: columns of ranges in addition to times and rows, None for all.
+    """Read the rows of a run that start in a window or, with `ends`, end in it. names: columns of
+    ranges in addition to times and rows, None for all. window: (first, last), for first <= time <
+    last (ns); None for all.
     """
     spans = None
     if window is not None:
@@ -433,7 +447,9 @@ def _find_spans(run: Run, first: int, last: int | None, ends: bool) -> list[RowS
 def find_first_times(
     runs: Iterable[Run], global_ids: GlobalIds, layout: str, rows: int
 ) -> np.ndarray:
-    """Return the first start of a layout on each row of the trace (ns), or OPEN."""
+    """Return when the first event of a layout starts on each row of the trace (ns), or OPEN. rows:
+    number of rows.
+    """
     first = np.full(rows, OPEN)
     with SpillReader() as reader:
         for run in runs:
@@ -446,8 +462,8 @@ def find_first_times(
 def list_closings(
     slices: Iterable[RangeSlice],
 ) -> Iterator[tuple[RangeSlice, np.ndarray, np.ndarray]]:
-    """Yield the times at which rows lose their states in a window, and these rows, each with a
-    slice of their layout. Every part of a table closes its objects, but each is yielded once.
+    """Yield when rows of the trace lose their states in a window: a slice of their layout, the
+    times, and these rows. Every part of a table closes its objects, but each is yielded once.
     """
     by_layout: dict[str, list[RangeSlice]] = {}
     for ranges in slices:
@@ -460,7 +476,7 @@ def list_closings(
 
 
 def find_places(mask: np.ndarray) -> Places:
-    """Return the indices of the True values in a mask, as a slice if they are consecutive."""
+    """Return the indices of the True values in a mask; as a slice if they are consecutive."""
     if mask.all():
         return EVERY
     rows = np.flatnonzero(mask)

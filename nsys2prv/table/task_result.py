@@ -35,7 +35,7 @@ from nsys2prv.table.runs import COUNTER, LINE, Run, Span, SpillWriter, get_shape
 
 
 class TaskResult(Struct):
-    """Result of a reading task."""
+    """Result of a task that read a part of a report: its stored records, names, facts and counts."""
 
     #: Number of the task.
     task: int
@@ -86,21 +86,23 @@ class TaskResult(Struct):
     whole: Any = None
 
     def add(self, kind: str, account: Account) -> None:
-        """Add numbers to the account of an event kind."""
+        """Add counts of rows and records to the account of an event kind."""
         if kind not in self.accounts:
             self.accounts[kind] = Account()
         self.accounts[kind].add(account)
 
     def add_found(self, kind: str, account: Account) -> None:
-        """Add records that do not come from a row to the account."""
+        """Add counts of records that do not come from a row of a table to the account of an event
+        kind.
+        """
         account.synthesized[Reason.FROM_SEVERAL_ROWS] = account.records + account.dropped.total()
         self.add(kind, account)
 
     def store(
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
-        """Store and count records or samples, with the lines that lead to them. open_ended: as for
-        :func:`nsys2prv.table.task_result.spill_rows`.
+        """Store and count records or samples, with the lines that lead to them. open_ended: rows
+        without an end last to the end of the trace.
         """
         if isinstance(rows, Counters):
             runs = spill_counters(rows, writer, account)
@@ -120,7 +122,9 @@ class TaskResult(Struct):
             self.spans[kind] = min(first, span[0]), max(last, span[1])
 
     def leave_out(self, name: str, reason: str, count: int) -> None:
-        """Count records or lines that are not stored. reason: key of the reason."""
+        """Count records or lines that are not stored. name: of their layout or kind. reason: key of
+        the reason.
+        """
         if count:
             self.left_out[name, reason] += int(count)
 
@@ -136,8 +140,8 @@ class TaskResult(Struct):
 
 
 def spill_rows(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> list[Run]:
-    """Store a piece in normal form; return the run of its ranges, if there are any. Dropped and
-    repaired rows are counted in the account.
+    """Store records; return the run of their ranges, or nothing without any. Dropped and repaired
+    rows are counted in the account.
 
     open_ended: rows without an end last to the end of the trace.
     """
@@ -199,8 +203,9 @@ def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice 
 def repair_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
-    """Return the rows to keep (a slice for all), and the ends of all rows: at least 1 ns after the
-    start, or OPEN.
+    """Repair the times of rows. Return the rows to keep (a slice for all), and the ends of all
+    rows: at least 1 ns after the start, or OPEN. open_ended: rows without an end last to the end of
+    the trace. account: counts dropped and repaired rows.
     """
     if load_catalogue().layouts[rows.layout].is_state:
         rows = replace(rows, end=rows.begin + 1)
@@ -256,7 +261,9 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
 
 
 class CommonNumbers:
-    """Common numbers for objects, domains and names in facts from several reading tasks."""
+    """Gives objects, domains and names in facts from several reading tasks of a report common
+    numbers.
+    """
 
     def __init__(self) -> None:
         self.objects = Numbering()
@@ -264,7 +271,7 @@ class CommonNumbers:
         self.names: dict[str, Names] = {}
 
     def collect_facts(self, name: str, sources: Sequence[TaskResult]) -> pl.DataFrame:
-        """Return the facts of all tasks, with common numbers."""
+        """Return the facts with this name of all tasks as one frame, with common numbers."""
         frames = [
             self._translate(read_frame(source.facts[name]), source)
             for source in sources
@@ -273,7 +280,9 @@ class CommonNumbers:
         return pl.concat(frames) if frames else pl.DataFrame()
 
     def number_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of the objects for these lanes of objects."""
+        """Return the numbers of the additional rows (lanes) of objects. objects: numbers of the
+        objects. lanes: of each, 0 for the object itself.
+        """
         keys = list(self.objects)
         result = objects.copy()
         for lane in np.unique(lanes[lanes > 0]).tolist():

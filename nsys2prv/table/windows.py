@@ -61,8 +61,9 @@ def choose_window_bounds(
     ends: bool = False,
     size: int = 0,
 ) -> list[int]:
-    """Return times that divide the trace into windows with about equal numbers of records. ends:
-    also count the ends of ranges. size: records per window, 0 for WINDOW_RECORDS or more.
+    """Choose times that divide the trace into windows with about equal numbers of records. Return
+    the start of each window (ns). ends: also count the ends of ranges. size: records per window, 0
+    for WINDOW_RECORDS or more.
     """
     if not runs:
         return [0]
@@ -90,7 +91,7 @@ def choose_window_bounds(
 
 
 class Window(Struct, frozen=True):
-    """The contents of one window of the trace, in the order of its runs."""
+    """The records of one window of the trace, as slices of runs, in the order of the runs."""
 
     #: Ranges that begin there, end there, or both.
     ranges: list[RangeSlice]
@@ -114,7 +115,7 @@ class WindowReader(Closable):
 
     def read(self, first: int, last: int | None, names: Sequence[str] | None = None) -> Window:
         """Return the records with first <= time < last (ns; None: to the end of the trace). names:
-        as for :func:`read_slice`.
+        columns, as for :func:`read_slice`.
         """
         touched = self._last >= first
         if last is not None:
@@ -151,8 +152,9 @@ def join_small_runs(
     parent: Path,
     run_tasks: Callable[[Callable, Sequence], Iterable],
 ) -> list[Run]:
-    """Join the small runs of a job, and return all runs. parent: folder in which the folder of
-    joined runs is created. run_tasks: runs a function on tasks.
+    """Join small runs of a job that have the same shape, because reading many runs takes time.
+    Return all runs. parent: folder in which the folder of joined runs is created. run_tasks: runs a
+    function on tasks.
     """
     groups = _group_small_runs(runs)
     several = [group for group in groups if len(group) > 1]
@@ -192,7 +194,9 @@ def _group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def join_task(task: tuple[Path, int, list[list[Run]]]) -> list[Run]:
-    """Join each group of runs of one shape into one run, in a file with this number in the folder."""
+    """Join each group of runs of one shape into one run, in a new file. task: folder, number of the
+    file, and the groups.
+    """
     folder, number, groups = task
     global_ids = load_global_ids(folder / GLOBAL_IDS)
     with (

@@ -168,7 +168,7 @@ class StateRule(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True, dict=True):
-    """The event types that form one record."""
+    """A type of record: the event types (fields) that are written together."""
 
     #: Name in the catalogue.
     name: str
@@ -201,7 +201,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def launch_mask(self) -> int:
-        """Bits of the fields that are written with the lines of launches."""
+        """Bits of the fields that are written only if the lines of launches are."""
         return self._mask(lambda field: field.of_launch)
 
     @cached_property
@@ -211,7 +211,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def state_mask(self) -> int:
-        """Bit of the field that determines the state of a row, or 0."""
+        """Bit of the field that determines the state of a row; 0 if none does."""
         wanted = self.state and (self.state.field or self.fields[0].name)
         return self._mask(lambda field: field.name == wanted)
 
@@ -227,7 +227,7 @@ class Layout(Struct, frozen=True, dict=True):
 
 
 class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of communication record."""
+    """A kind of communication line, such as from a call to the work that it launched."""
 
     #: Name in the catalogue.
     name: str
@@ -328,7 +328,7 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Catalogue(Struct, frozen=True):
-    """All declarations, by name."""
+    """All declarations of the catalogue (layouts, event types, name sets, ...), by name."""
 
     #: Event types that occur together in records.
     layouts: dict[str, Layout]
@@ -434,8 +434,8 @@ def _list_fields(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[st
 
 @contextmanager
 def name_entry(file: str, section: str, name: object) -> Iterator[None]:
-    """Convert mistakes in a declaration, inside a `with` block, into a ValueError that names the
-    file and the entry.
+    """In a `with` block, convert mistakes in a declaration into a ValueError that names the file
+    and the entry.
     """
     try:
         yield
@@ -498,10 +498,11 @@ def _read_known_names(filename: str) -> dict[str, int]:
 def hash_to_numbers(
     names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
 ) -> dict[str, int]:
-    """Return name -> number between `first` and `last`, from the hash of the name.
+    """Give each name a number between `first` and `last` that depends on its hash, and so is the
+    same in most traces. Return name -> number.
 
     If two names have the same hash, the later one in alphabetical order gets the next free number.
-    Names that find no place get numbers after `last`.
+    Names that find no place get numbers after `last`. forbidden: numbers not to use.
     """
     slots = last - first + 1
     taken = set(forbidden)
@@ -524,7 +525,7 @@ def hash_to_numbers(
 
 
 def number_domains(domains: set[str]) -> dict[str, int]:
-    """Return name -> number of each NVTX domain ("" is the default domain).
+    """Give each NVTX domain a number. Return name ("" for the default domain) -> number.
 
     Known names have fixed numbers. Other names get the hash of their text, so that they have the
     same number in every trace. If two names in a trace have the same hash, the later one in
@@ -548,7 +549,9 @@ class Metric(NamedTuple):
 
 
 class CounterTable(NamedTuple):
-    """The fixed names of a layout: event type -> label, and normalized name -> label."""
+    """The names of metrics that the catalogue lists for a layout: event type -> label, and
+    normalized name -> label.
+    """
 
     #: Event type -> label.
     labels: dict[int, str]
@@ -558,7 +561,9 @@ class CounterTable(NamedTuple):
 
 @cache
 def find_hashed_types() -> dict[str, tuple[int, int]]:
-    """Return layout -> (first, last) event type for names that are not listed in ``counters.yaml``."""
+    """Return layout -> (first, last) of the event types that metrics not listed in
+    ``counters.yaml`` get.
+    """
     return {
         name: layout.hashed for name, layout in load_catalogue().layouts.items() if layout.hashed
     }
@@ -566,7 +571,9 @@ def find_hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def load_counter_tables() -> dict[str, CounterTable]:
-    """Return layout -> table of listed names; the table is empty if a layout has none."""
+    """Return layout -> table of the metrics that the catalogue lists; the table is empty if a
+    layout has none.
+    """
     tables = {
         name: CounterTable({}, {})
         for name, layout in load_catalogue().layouts.items()
@@ -586,7 +593,7 @@ def load_counter_tables() -> dict[str, CounterTable]:
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """Return a name without its unit, and the unit in brackets after it (or "")."""
+    """Split the name of a metric into (name without unit, unit in brackets after it or "")."""
     match = _NAME.fullmatch(name)
     return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
 
@@ -607,8 +614,8 @@ def find_known_label(layout: str, name: str) -> str | None:
 
 
 def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric, ...]:
-    """Return metrics that are sampled together, each with a unique label. names: (name, decimals of
-    its integers).
+    """Give metrics that are sampled together unique labels. names: (name, decimals of its
+    integers). Return the metrics.
 
     The label of an unlisted name is the name itself, in the unit of the export's integers. The same
     applies to the second of two equivalent names.
@@ -629,7 +636,9 @@ def make_metrics(layout: str, names: Iterable[tuple[str, int]]) -> tuple[Metric,
 
 
 def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
-    """Return (layout, label) -> event type for all names found."""
+    """Give all metrics found event types. Return (layout, label) -> event type. names: layout ->
+    labels.
+    """
     codes = {
         (layout, label): code
         for layout, table in load_counter_tables().items()
