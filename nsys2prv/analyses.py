@@ -212,8 +212,8 @@ def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, 
 
 
 def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> DeviceGroup:
-    """Return a device group of a job. saved: file with the saved event reader. number: of the
-    group, from 0.
+    """Open a device group (threads that share a report or a GPU) of a job for analyses. saved: file
+    with the saved event reader. number: of the group, from 0.
     """
     return DeviceGroup(load_event_reader(saved), number, options, saved.parent)
 
@@ -221,7 +221,7 @@ def make_device_group(options: AnalysisOptions, saved: Path, number: int) -> Dev
 def call_on_group(
     function: Callable[[DeviceGroup], T], options: AnalysisOptions, saved: Path, number: int
 ) -> T:
-    """Return the result of a function for one device group. Workers call this; it depends only on
-    files.
+    """Call a function with a device group, and return its result. Workers call this; it depends
+    only on files. saved, number: as for :func:`make_device_group`.
     """
     return function(make_device_group(options, saved, number))

@@ -172,8 +172,8 @@ class FolderBudget:
         }
 
     def take(self, what: str, count: int) -> None:
-        """Subtract rows or bytes from the budget. what: what is counted. Raise ValueError if too
-        few are left.
+        """Subtract `count` rows or bytes from the budget. what: noun for the error. Raise
+        ValueError if too few are left.
         """
         self._left[what] -= count
         if self._left[what] < 0:
@@ -228,8 +228,9 @@ def keep_freed_memory() -> None:
 
 
 def limit_threads(jobs: int, paths: Iterable[str | Path]) -> None:
-    """Set the number of threads for polars, which must not be imported yet: as many as workers (0:
-    one per CPU), but only a few for small reports, where waking threads takes longer than the work.
+    """Set the number of threads for polars, which must not be imported yet: as many as workers, but
+    only a few for small reports, where waking threads takes longer than the work. jobs: number of
+    workers, 0 for one per CPU. paths: the reports.
 
     Never set a single thread, because polars then rounds some quotients differently.
     """
@@ -320,7 +321,7 @@ def find_limit(name: str) -> int | None:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection during a `with` block that imports modules. Then exclude from it all
+    """In a `with` block that imports modules, pause garbage collection. Then exclude from it all
     objects that exist, and collect rarely.
     """
     collecting = gc.isenabled()

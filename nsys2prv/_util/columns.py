@@ -380,7 +380,8 @@ def join_first(
     suffix: str = "_right",
 ) -> pl.DataFrame:
     """Add to rows the columns of the first row in `others` with the same key. Rows without a match
-    are dropped, as in an inner join, but no rows are added. suffix: for columns that both have.
+    are dropped, as in an inner join, but no rows are added. left_on, right_on: key columns of both.
+    suffix: for other columns that both have.
 
     Events of a thread normally have different starts. With damaged data, an ordinary join could
     return the product of all rows.

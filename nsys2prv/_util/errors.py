@@ -30,13 +30,13 @@ class Nsys2prvError(Exception):
 
 
 class UsageError(Nsys2prvError):
-    """The command line, or an argument in Python, asks for something impossible."""
+    """Raised if the command line, or an argument in Python, asks for something impossible."""
 
     exit_code = 2
 
 
 class Unreadable(Nsys2prvError):
-    """One of several reports cannot be read. `report`: its path as given."""
+    """Raised if one of several reports cannot be read. `report`: its path as given."""
 
     def __init__(self, text: str, report: Path) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class Unreadable(Nsys2prvError):
 
 
 class NothingToWrite(Nsys2prvError):
-    """The reports can be read, but contain no events of the requested kinds."""
+    """Raised if the reports can be read, but contain no events of the requested kinds."""
 
     exit_code = 3
 
@@ -101,8 +101,8 @@ class EndedBySignal(BaseException):
 
 
 def end_on_signal() -> None:
-    """From now on, let signals end the process immediately with one line. There is nothing to clean
-    up yet.
+    """From now on, signals end the process immediately with one line. There is nothing to clean up
+    yet.
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
@@ -139,7 +139,9 @@ def _end(number: int, _: object) -> None:
 
 @contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delay the exceptions of :func:`raise_on_signal` until the end of a `with` block."""
+    """In a `with` block, delay the exceptions that signals raise (:func:`raise_on_signal`) until
+    its end.
+    """
     global _delays, _delayed
     _delays += 1
     try:

@@ -88,7 +88,9 @@ def has_report_name(path: Path) -> bool:
 
 
 def name_beside(trace: Path, ending: str) -> Path:
-    """Return the name of a file beside a trace. The trace may be compressed."""
+    """Return the path of a file beside a trace, with this ending in place of the trace's own (and
+    of .gz).
+    """
     return trace.with_name(trace.name.removesuffix(".gz")).with_suffix(ending)
 
 
@@ -239,8 +241,8 @@ def check_folder(folder: Path) -> None:
 
 
 def write_complete_files(texts: Mapping[Path, str]) -> None:
-    """Write files and their folders so that they appear only when complete, all or none. Devices
-    and pipes are written first. Raise Nsys2prvError, in one line.
+    """Write files (path -> text) and create their folders, so that files appear only when complete,
+    all or none. Devices and pipes are written first. Raise Nsys2prvError, in one line.
     """
     special = [path for path in texts if path.exists() and not path.is_file()]
     plain = [path for path in texts if path not in special]
@@ -419,7 +421,9 @@ DEEPEST_NESTING = 50
 
 
 def read_data_text(package: str, name: str) -> str:
-    """Return the text of a file in the folder of a package."""
+    """Return the text of a file that comes with the package. package: the package in whose folder
+    it is. name: of the file.
+    """
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -438,7 +442,9 @@ def load_templates(package: str, **settings: Any) -> Environment:
 
 
 def load_shipped_file(package: str, name: str) -> Any:
-    """Return the data in a YAML file in a package's folder."""
+    """Return the data in a YAML file that comes with the package. package: the package in whose
+    folder it is. name: of the file.
+    """
     return load_shipped(read_data_text(package, name))
 
 

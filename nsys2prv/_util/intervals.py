@@ -122,7 +122,9 @@ EMPTY = Spans(*np.zeros((2, 0), np.int64))
 
 
 def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the union of intervals in any order. Empty intervals are ignored."""
+    """Return the union of the intervals [begin, end), which may be in any order, as a set of times.
+    Empty intervals are ignored.
+    """
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     if not is_sorted(begin):
         order = np.argsort(begin, kind="stable")
@@ -203,8 +205,9 @@ def find_parents(
 def find_innermost(
     ranges: Sequence[np.ndarray], parent: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each time on a thread the innermost open range (row index), or -1. ranges: thread,
-    begin and end, as for :func:`find_parents`; parent: its result.
+    """Find for each pair of a thread and a time the innermost range of the thread that is open
+    then. Return its row index, or -1. ranges: thread, begin and end, as for :func:`find_parents`;
+    parent: its result.
     """
     thread, begin, end = ranges
     found = np.full(len(at), -1)
@@ -234,8 +237,8 @@ def take_off_inner(values: np.ndarray, parent: np.ndarray) -> np.ndarray:
 
 
 def measure_exclusive(time: Spans, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return how much of a set of times is in each range of a thread and in no nested range (ns).
-    Ranges are sorted by start.
+    """Measure how much of a set of times is in each range of a thread, but in no range nested in it
+    (ns). begin, end: of the ranges.
     """
     row = np.zeros(len(begin), np.int32)
     order = order_ranges(begin, end, row)

@@ -81,7 +81,7 @@ def uncapitalize(text: str) -> str:
 
 
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """Return the first names, and the number of further ones, as text."""
+    """Return the first names (at most `most`), and the number of further ones, as text."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
@@ -114,8 +114,8 @@ def format_size(size: float) -> str:
 
 
 def format_scaled(value: float, units: Sequence[str], decimals: int = 2) -> str:
-    """Return a value as text in the largest unit in which it is at least 1. Each unit is 1000 times
-    the one before.
+    """Return a value as text in the largest of these units in which it is at least 1. Each unit is
+    1000 times the one before. decimals: digits after the point.
     """
     place = 0
     while abs(value) >= 1000 and place < len(units) - 1:

@@ -131,7 +131,7 @@ def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
 
 
 class LostWorker(Nsys2prvError):
-    """A worker process was killed."""
+    """Raised if a worker process was killed."""
 
 
 class Pool(Struct):
@@ -157,8 +157,8 @@ class Pool(Struct):
 
     @contextmanager
     def ensure_end(self) -> Iterator[None]:
-        """Ensure that no task runs after a `with` block. Tasks use the temporary folder, which
-        could otherwise not be removed.
+        """Ensure that no task runs any more at the end of a `with` block. Tasks use the temporary
+        folder, which could otherwise not be removed.
         """
         try:
             yield

@@ -66,8 +66,8 @@ class Role(IntEnum):
 
 
 class Noise(Struct, frozen=True):
-    """Model of how simultaneously a collective ends (ns). It is fixed, so that more observations
-    never increase a bound.
+    """Model of how simultaneously the members of a collective end (ns). It is fixed, so that more
+    observations never increase a bound.
     """
 
     #: Standard deviation of one host's end.
@@ -103,7 +103,7 @@ MESSAGES = dict.fromkeys(("noise_kind", "before", "begin", "after", "end"), pl.I
 
 class Corrections(Struct, frozen=True):
     """Corrections of host clocks: corrected = time + offset + drift * time, with times in float ns
-    relative to the pivot. Arrays have one element per host.
+    relative to the pivot (a time in the middle). Arrays have one element per host.
     """
 
     #: ns at the pivot.

@@ -382,8 +382,8 @@ def tighten_bounds(
 
 
 def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
-    """Return the estimates without needless corrections: a correction becomes 0 if it is smaller
-    than its own error and the uncorrected times violate no causality.
+    """Return the estimates, with 0 for corrections that are not needed: smaller than their own
+    error, while the uncorrected times violate no causality.
     """
     late = orders.begin > orders.end
     contradicted = np.union1d(orders.before[late], orders.after[late])

@@ -62,8 +62,8 @@ BEND_SIGMAS, LEAST_BEND = 5.0, 5_000.0
 
 
 class Estimate(Struct, frozen=True):
-    """Correction of a host while it is computed: corrected = time + offset + drift * time, all
-    relative to the pivot (ns).
+    """Correction of a host's clock while it is computed: corrected = time + offset + drift * time,
+    in ns relative to the pivot (a time in the middle) and to another host, the reference.
     """
 
     #: Index of the host.
@@ -91,14 +91,14 @@ class Estimate(Struct, frozen=True):
     last: float = float("nan")
 
     def reverse(self) -> Estimate:
-        """Return the reverse correction, of the reference relative to the host."""
+        """Return the reverse correction: from the clock of the reference to the clock of this host."""
         rate = 1 + self.drift
         offset, drift = -self.offset / rate, -self.drift / rate
         return replace(self, host=self.reference, reference=self.host, offset=offset, drift=drift)
 
     def compose(self, onward: Estimate) -> Estimate:
-        """Return this correction followed by the correction of its reference relative to another
-        host.
+        """Return this correction followed by `onward`, the correction of its reference relative to
+        another host.
         """
         first, last = max(self.first, onward.first), min(self.last, onward.last)
         bound, rate = self.bound + onward.bound, self.rate + onward.rate
@@ -192,7 +192,9 @@ def make_links(blocks: list[CollectiveEnds], findings: list[ClockFinding]) -> li
 
 
 def drop_ends(blocks: list[CollectiveEnds], hosts: Sequence[int]) -> None:
-    """Remove hosts from all blocks before the next solution."""
+    """Remove some hosts from all blocks of collectives, so that the next solution does not use
+    them.
+    """
     for block in blocks:
         block.seen &= ~np.isin(block.clocks, hosts)
         block.weight, block.lateness = np.empty(0), 0.0

@@ -22,8 +22,8 @@ from nsys2prv._util.files import parse_yaml
 
 
 class ClockMap(Struct, frozen=True, dict=True):
-    """Map from local to global time: global = local + offset + drift * (local - pivot). All in ns;
-    drift is a plain ratio (1e-6 = 1 ppm).
+    """Map from local time (of a report or host) to global time (of all): global = local + offset +
+    drift * (local - pivot). All in ns; drift is a plain ratio (1e-6 = 1 ppm).
 
     The map is monotone for |drift| < 1, so sorting by local time also sorts by global time. Times 1
     ns apart may become equal.
@@ -71,7 +71,7 @@ UNPLACED = "none"
 
 
 class ReportClock(Struct, frozen=True):
-    """Times of a report's clocks at its local time 0; None if unknown."""
+    """The clocks of a report: their times at its local time 0 (ns); None if unknown."""
 
     #: Name of the host.
     host: str
@@ -155,7 +155,7 @@ RECORD_HEAD = """# Corrections of the host clocks. `nsys2prv --align THIS_FILE` 
 
 
 class HostClock(Struct, frozen=True, forbid_unknown_fields=True):
-    """Correction of a host's clock."""
+    """The correction of a host's clock, with method and error, as in the clock file."""
 
     #: Correction at `at_utc_ns`.
     offset_ns: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]

@@ -77,8 +77,8 @@ class Precedences(Table, frozen=True):
         return find_spans(len(corrections.offset), (self.before, begin), (self.after, end))
 
     def find_tightest(self, hosts: int) -> np.ndarray:
-        """Return the indices of the tightest precedences for each pair of hosts, in each part of
-        the first host's span.
+        """Return the indices of the precedences that leave least room, for each pair of hosts, in
+        each part of the first host's time. hosts: their number.
         """
         first, last = find_spans(hosts, (self.before, self.begin))
         length = np.maximum(last - first, 1.0)[self.before]
@@ -406,7 +406,7 @@ LEAST_GAIN, LEAST_SHARE, MOST_TURNS = 10.0, 0.02, 64
 
 
 class Bounds(Table, frozen=True):
-    """Bounds of a value over time: value(times[i]) is at most (or at least) values[i]."""
+    """Bounds of a value that changes over time: value(times[i]) is at most (or at least) values[i]."""
 
     #: When the value is bounded, float ns.
     times: np.ndarray
@@ -419,8 +419,8 @@ class Bounds(Table, frozen=True):
 def find_feasible_region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT, slope: float = 0.0
 ) -> np.ndarray:
-    """Return the region that the bounds leave for lines, as corners (value at `begin`, value at
-    `end`), shape (n, 2); empty if the bounds contradict each other.
+    """Find the lines that satisfy all bounds. Return them as a region with corners (value at
+    `begin`, value at `end`), shape (n, 2); empty if the bounds contradict each other.
 
     The slope of a line plus `slope` is at most `steepest`.
     """
@@ -437,7 +437,9 @@ def find_feasible_region(
 
 
 def is_bounded(corners: np.ndarray) -> bool:
-    """Return True if the region is not empty and is bounded on all sides."""
+    """Return True if a region of lines is not empty and is bounded on all sides. corners: of the
+    region.
+    """
     return len(corners) > 0 and float(np.abs(corners).max()) < UNBOUNDED / 2
 
 
@@ -548,10 +550,11 @@ def _find_normals(corners: np.ndarray) -> np.ndarray:
 
 
 def find_centre(corners: np.ndarray, length: float, slope: float = 0.0) -> np.ndarray:
-    """Return the most likely line in a region (value at the start, value at the end).
+    """Return the most likely line in a region of lines, as (value at the start, value at the end).
 
     Its slope is the mean slope under the distribution of clock drifts; it lies in the middle of the
-    lines with this slope. slope: of the line to which this one is added.
+    lines with this slope. corners: of the region. length: of the time between start and end (ns).
+    slope: of the line to which this one is added.
     """
     rise = corners[:, 1] - corners[:, 0]
     likely = np.linspace(rise.min(), rise.max(), 101)

@@ -248,7 +248,9 @@ class Evidence(Struct, frozen=True):
     messages: Precedences
 
     def judge(self, corrections: Corrections) -> Verdict:
-        """Count and measure violations of causality before and after the corrections."""
+        """Count and measure how often messages and collectives contradict the clocks (an effect
+        before its cause), before and after the corrections.
+        """
         nothing = np.zeros_like(corrections.offset)
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
         verdict: dict[str, dict[str, dict[str, int]]] = {"used": {}, "held back": {}}

@@ -51,7 +51,8 @@ LONGEST_NUMBER = 6
 @lru_cache(100_000)
 def make_pseudonym(kind: str, text: str) -> str:
     """Return the pseudonym of a text, such as `range-5f3a91c2-12`. Short numbers in the text are
-    kept in order, because names that differ only in numbers belong together.
+    kept in order, because names that differ only in numbers belong together. kind: first word of
+    the pseudonym.
     """
     numbers = [one for one in _NUMBER.findall(text) if len(one) <= LONGEST_NUMBER]
     pattern = _NUMBER.sub(lambda one: "#" if len(one[0]) <= LONGEST_NUMBER else one[0], text)

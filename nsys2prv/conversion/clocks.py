@@ -147,7 +147,9 @@ def gather_facts(
 
 
 def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
-    """Return the job with all reports placed in trace time. record: corrections of host clocks."""
+    """Return the job with a map from the time of each report to trace time. record: corrections of
+    host clocks, None for none.
+    """
     placements, warnings = _place_all(job), [*job.warnings]
     if record is not None:
         numbers, names = find_host_clocks(job)
@@ -217,7 +219,7 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
 
 
 def group_comparable_reports(job: Placed, surely: bool = True) -> list[int]:
-    """Return a group number for each report. Times within a group are comparable. Without
+    """Return a group number for each report: times of reports in one group can be compared. Without
     observations, all reports are in one group.
 
     surely: exclude hosts whose clocks are placed only by an assumption: that calls are in order, or
@@ -240,7 +242,7 @@ def group_comparable_reports(job: Placed, surely: bool = True) -> list[int]:
 
 
 def find_clock_error(job: Placed) -> int:
-    """Return the largest error (ns) between the times of comparable reports."""
+    """Return the largest error (ns) when times of comparable reports are compared."""
     if len(set(find_host_clocks(job)[0])) == 1:
         return 0
     hosts = job.clock_record.hosts.values() if job.clock_record else ()

@@ -269,7 +269,9 @@ def inspect_reports(
 
 
 def inspect_report(export: Export, outlined: bool = False) -> ReportInfo | Nsys2prvError:
-    """Return the metadata of a report, or the error if it cannot be read."""
+    """Return the metadata of a report, or the error if it cannot be read. outlined: add bounds of
+    the times in its tables.
+    """
     if isinstance(export, Nsys2prvError):
         return export
     try:

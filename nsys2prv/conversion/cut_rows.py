@@ -50,7 +50,7 @@ NONE = np.zeros(0, np.int64)
 
 
 class ChoiceTask(Struct, frozen=True):
-    """Task that chooses the rows of one report."""
+    """A task for a worker: choose the rows of one report that a time range needs."""
 
     #: The report's metadata.
     info: ReportInfo

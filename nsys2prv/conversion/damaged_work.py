@@ -136,8 +136,8 @@ def mark_damaged(
     queue: np.ndarray, launch: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
     """Return a mask of the operations with impossible times: during them, two operations of other
-    launches start and end. queue: number of the stream. launch: number of the launch. Operations
-    are sorted by queue and start, longer ones first.
+    launches start and end. queue: number of each operation's stream. launch: number of its launch.
+    begin, end: its times (ns). Operations are sorted by queue and start, longer ones first.
     """
     damaged, left = np.zeros(len(queue), bool), np.arange(len(queue))
     for _ in range(MOST_NESTED):

@@ -98,7 +98,7 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def machines(self) -> list[int]:
-        """Return the machine number of each report."""
+        """Return the number of the machine on which each report was recorded."""
         return [placement.machine for placement in self.placements]
 
     def run(self, function: Callable, tasks: Iterable) -> Iterator:
@@ -133,7 +133,7 @@ class ReadPart(Struct, frozen=True):
 
 
 class Read(Opened, frozen=True, eq=False, kw_only=True):
-    """A job whose reports were read, each by its own clock."""
+    """A job whose reports were read; the times of each are still those of its own clock."""
 
     #: Results of the tasks; indices in their runs are local to the task.
     results: list[TaskResult]
@@ -159,11 +159,13 @@ class Read(Opened, frozen=True, eq=False, kw_only=True):
 
     @property
     def next_task(self) -> int:
-        """Return the number of the next task."""
+        """Return a number for the next task that is not used yet."""
         return 1 + max((result.task for result in self.results), default=-1)
 
     def list_objects(self) -> list[tuple[int, ObjectKey]]:
-        """Return the objects with events, each with its report."""
+        """Return (number of the report, key) for all objects (threads, streams, devices) with
+        events.
+        """
         return [(result.report, key) for result in self.results for key in result.objects]
 
 
@@ -184,7 +186,7 @@ class Numbered(Read, frozen=True, eq=False, kw_only=True):
 
 
 class Placed(Numbered, frozen=True, eq=False, kw_only=True):
-    """A job whose reports are placed in trace time."""
+    """A job in which the times of all reports can be converted to trace time."""
 
     #: Corrections of the hosts' clocks; None if there is only one clock, or none was to be corrected.
     clock_record: ClockRecord | None

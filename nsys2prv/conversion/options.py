@@ -235,7 +235,9 @@ class CutPlan(Struct, frozen=True):
 
     @property
     def changes_runs(self) -> bool:
-        """Return True if runs must be rewritten, apart from the choice of rows and reports."""
+        """Return True if the stored records have to be rewritten, apart from the choice of rows and
+        reports.
+        """
         return bool(self.options.time or self.region or self.away or self.rates)
 
 
@@ -255,8 +257,8 @@ def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan
 
 
 def find_layouts(name: str) -> list[str]:
-    """Return the layouts of the event kinds and relations with this name; empty for an unknown
-    name.
+    """Return the layouts (types of records) of the event kinds and relations with this name; empty
+    for an unknown name.
     """
     meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
     meant += [relation for relation in all_relations() if name in (relation.name, "all")]
@@ -327,7 +329,7 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 
 
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
-    """Return the layouts that contain samples."""
+    """Return the layouts (types of records) that contain samples."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
 
 

@@ -261,8 +261,8 @@ def _note_missing_gpu_work(infos: Sequence[ReportInfo]) -> list[QualityNote]:
 
 
 def lacks_mpi(info: ReportInfo) -> bool:
-    """Return True if MPI was to be traced, no call was recorded, and the launcher is not torchrun
-    alone.
+    """Return True if MPI was to be traced in a report but no call was recorded, unless torchrun
+    alone launched the program.
     """
     launchers = info.launcher_ranks.keys()
     uses_torchrun = "RANK" in launchers and launchers.isdisjoint(MPI_LAUNCHERS)

@@ -32,8 +32,8 @@ ENDS_ELSEWHERE = ("gpu_contexts",)
 def list_kinds_left_out(
     selected: Collection[EventKind], settings: ReadingSettings, beside: Collection[EventKind]
 ) -> list[str]:
-    """Return the names of the kinds that are not read, or not completely. beside: kinds that are
-    read although they are not selected.
+    """Return the names of the event kinds that are not read, or not completely. beside: kinds that
+    are read although they are not selected.
     """
     return [
         kind.name
@@ -57,7 +57,7 @@ class PieceBounds(Struct, frozen=True):
     is_dated: bool = True
 
     def get_piece(self, number: int) -> Part:
-        """Return the rows of a piece."""
+        """Return the piece of the table with this number as a part."""
         first = self.part.first + number * self.rows
         return replace(self.part, first=first, last=min(first + self.rows - 1, self.part.last))
 
@@ -176,7 +176,7 @@ def _read_span(
 
 
 def find_span_of_rows(rows: Rows | Counters, open_ended: bool) -> Span | None:
-    """Return the first and last time (ns) of rows or samples as they would be stored, or None.
+    """Return (first, last) time in ns of rows or samples as they would be stored, or None.
     open_ended: rows without an end last to the end of the trace.
     """
     if isinstance(rows, Counters):

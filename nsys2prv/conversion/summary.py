@@ -82,8 +82,8 @@ class Ledger(Struct):
         return {name: account.missing for name, account in accounts if account.missing}
 
     def list_reasons(self, fate: str) -> dict[tuple[str, str], int]:
-        """Return the counts of rows that were `dropped` or `repaired`, by (kind, reason); or of
-        records that were `left_out`, by (layout or kind of lines, reason).
+        """Return counts by reason for a fate of rows or records: `dropped` or `repaired` rows by
+        (kind, reason), or `left_out` records by (layout or kind of lines, reason).
         """
         accounts = self.records | self.lines if fate == "left_out" else self.kinds
         return {
@@ -193,12 +193,14 @@ class Summary(Struct, dict=True):
 
     @property
     def repaired(self) -> dict[tuple[str, str], int]:
-        """Return the number of rows changed, by (kind, key)."""
+        """Return the number of rows whose values were changed, by (kind, key of the reason)."""
         return self.ledger.list_reasons("repaired")
 
     @property
     def left_out(self) -> dict[tuple[str, str], int]:
-        """Return the number of records not written, by (layout or kind of lines, key)."""
+        """Return the number of records not written, by (layout or kind of lines, key of the
+        reason).
+        """
         return self.ledger.list_reasons("left_out")
 
     @property
@@ -231,7 +233,8 @@ class Summary(Struct, dict=True):
     ) -> Summary:
         """Return the summary of a written trace. events: number of records and samples by layout,
         and of lines by kind. left_out: records that were made but not written, by (layout or kind
-        of lines, reason).
+        of lines, reason). lines: number of lines in the trace. types: its event types. sizes: file
+        -> bytes.
         """
         model, record = job.model, job.clock_record
         ledger = Ledger.from_job(job, events, left_out)

@@ -113,7 +113,7 @@ class WholeTask(Struct, frozen=True):
     span: Span | None = None
 
     def list_parts(self, table: str) -> tuple[Part, ...]:
-        """Return the rows of a table that are read."""
+        """Return the rows of a table that the task reads, as parts."""
         return self.chosen.get(table, (self.info.parts[table],))
 
 

@@ -117,7 +117,7 @@ def _leave_out_launches(job: Job) -> Job:
 
 def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writer], Path]:
     """Return the writer class for an output given as `out`, `out.prv` or `out.prv.gz`, and the path
-    of the trace.
+    of the trace. compress: add .gz.
     """
     endings = "|".join(map(re.escape, WRITERS))
     match = re.fullmatch(rf"(?s)(.*?)({endings})?(\.gz)?", Path(output).name)
@@ -128,8 +128,8 @@ def choose_writer(output: str | Path, compress: bool = False) -> tuple[type[Writ
 
 
 def list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
-    """Return the paths of the trace, of the further files of its format, of the clock file, and of
-    the metadata.
+    """Return the paths of all files that a conversion to `output` writes: the trace, the further
+    files of its format, the clock file, and the metadata. compress: add .gz to the trace.
     """
     writer, trace = choose_writer(output, compress)
     endings = (*writer.beside, ".clock.yaml", ENDING)
@@ -239,7 +239,7 @@ def make_window(plan_path: Path, number: int) -> tuple[list[memoryview] | Path, 
 
 
 def prepare_pieces(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
-    """Return the bytes to write, compressed if requested."""
+    """Return pieces of the trace as bytes to write, compressed if requested."""
     views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     if not compress:
         return views

@@ -83,7 +83,9 @@ def list_columns(*layouts: str, mask: int = -1) -> tuple[str, ...]:
 
 
 def list_row_columns(kind: EventKind, *layouts: str) -> tuple[str, ...]:
-    """Return the columns that :func:`make_rows` needs for rows of a kind in these layouts."""
+    """Return the columns of a table that :func:`make_rows` needs for rows of a kind in these
+    layouts.
+    """
     times = ("start", "end") if kind.has_duration else ("start",)
     return (*times, *OBJECT_COLUMNS[kind.place], *list_columns(*layouts))
 
@@ -351,14 +353,18 @@ def query_json(name: str, payloads: Iterable[tuple[int, bytes]]) -> pl.DataFrame
 
 
 def extract_declared(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield rows of layouts that the catalogue declares completely, with a column for each field."""
+    """Yield records of kinds that need no code, because the catalogue names a column for each
+    field.
+    """
     layout = extraction.kind.layouts[0]
     columns = extraction.read(part, list_row_columns(extraction.kind, layout))
     yield make_rows(extraction, layout, columns)
 
 
 def extract_line(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the rows of a table that a line in the section ``calls`` declares."""
+    """Yield the records of a table that is declared by a line in the section ``calls`` of the
+    catalogue.
+    """
     call = load_catalogue().calls[extraction.kind.name]
     gpu = [call.gpu] if call.queue else []
     stacks = [CHAIN] if call.stacks else []

@@ -203,7 +203,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def find_synchronization_type(function: str) -> int:
-    """Return the synchronization type of a CUDA function."""
+    """Return the value of the synchronization type of a CUDA function, by its name."""
     fitting = (value for part, value in SYNCHRONIZATIONS.items() if part in function.lower())
     return next(fitting, UNKNOWN_SYNCHRONIZATION)
 
@@ -295,7 +295,7 @@ def _classify(
 
 
 def extract_host_nodes(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the times in which a host function blocks a stream."""
+    """Yield the times in which a host function of a CUDA graph blocks a stream."""
     columns = extraction.read(part, list_row_columns(extraction.kind, "graph_host_node"))
     fields = {"held": np.where(columns["graphNodeId"] != NULL, HOST_NODE, HOST_LAUNCH)}
     yield make_rows(extraction, "graph_host_node", columns, fields)
@@ -330,8 +330,9 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
 def find_copy_operations(
     kind: np.ndarray, source: np.ndarray, destination: np.ndarray
 ) -> np.ndarray:
-    """Return the memory_operation value of each copy. A copy between two different devices is a
-    peer-to-peer copy.
+    """Return the value of the set `memory_operation` for each copy. A copy between two different
+    devices is a peer-to-peer copy. kind: as CUPTI records it. source, destination: device of each
+    side.
     """
     # The first is unknown.
     operations = OPERATIONS[np.where((kind > 0) & (kind < len(OPERATIONS)), kind, 0)]

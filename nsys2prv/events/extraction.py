@@ -62,8 +62,8 @@ GPU_TABLES = frozenset(
 
 
 class ThreadKey(NamedTuple):
-    """A host thread of the report, by Nsight's globalTid. `lane` > 0: an additional row for ranges
-    that overlap others.
+    """Identifies a host thread of the report, by Nsight's globalTid. `lane` > 0: an additional row
+    for ranges that overlap others.
     """
 
     #: globalTid.
@@ -73,7 +73,9 @@ class ThreadKey(NamedTuple):
 
 
 class StreamKey(NamedTuple):
-    """A CUDA stream of a process. `lane` > 0: an additional row for work that overlaps other work."""
+    """Identifies a CUDA stream of a process. `lane` > 0: an additional row for work that overlaps
+    other work.
+    """
 
     #: globalPid.
     pid: int
@@ -86,7 +88,7 @@ class StreamKey(NamedTuple):
 
 
 class QueueKey(NamedTuple):
-    """GPU work of a process outside CUDA streams."""
+    """Identifies GPU work of a process outside CUDA streams, by a name for such work and the GPU."""
 
     #: globalPid.
     pid: int
@@ -99,7 +101,7 @@ class QueueKey(NamedTuple):
 
 
 class DeviceKey(NamedTuple):
-    """A device outside any process, which has samples."""
+    """Identifies a device outside any process, which has samples."""
 
     #: One of DEVICE_KINDS.
     kind: str
@@ -175,7 +177,7 @@ class Numbering(dict):
     """Numbers for keys (from 0), in the order in which they are first requested."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
-        """Return the number of each key."""
+        """Return the number of each key; new keys get the next numbers."""
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
@@ -315,7 +317,7 @@ class Extraction:
 
     def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges that last at least :attr:`min_duration` ns or have no end.
-        The others are counted as dropped.
+        The others are counted as dropped. begin, end: times of the ranges.
         """
         if not self.min_duration:
             return np.ones(len(begin), bool)

@@ -156,8 +156,8 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
         return name in (ALL, self.name, *self.groups)
 
     def make_condition(self, info: ReportInfo) -> str:
-        """Return the SQL condition for the rows of its tables that this kind translates, as in
-        `where`; "" for all rows.
+        """Return the SQL condition for the rows of its tables that this kind translates (see
+        :attr:`where`); "" for all rows.
         """
         return find_function(self.where_in_report)(info) if self.where_in_report else self.where
 
@@ -177,7 +177,7 @@ def find_function(name: str, package: str = __package__) -> Callable[..., Any]:
 
 
 def declare_kind(name: str) -> EventKind:
-    """Return the kind with this name in the catalogue."""
+    """Return the event kind with this name, as the catalogue declares it."""
     catalogue = load_catalogue()
     with name_entry(catalogue.files.get(("kinds", name), ""), "kinds", name):
         own = catalogue.kinds[name]
@@ -267,7 +267,7 @@ class CommunicationLines(Struct):
 
 
 class Counters(Struct):
-    """Numbers sampled over time on one object, in normal form.
+    """Numbers sampled over time on one object, in the form in which all kinds return them.
 
     A value is valid until the object's next record with the same number. Records with equal time
     and object, from any part of the export, are merged when the trace is written.
@@ -309,7 +309,7 @@ class Account(Struct):
 
     @property
     def missing(self) -> int:
-        """Number of rows that are not accounted for; must be 0."""
+        """Number of rows whose fate is unknown; must be 0."""
         accounted = self.records + self.dropped.total() + self.skipped.total()
         return self.rows + self.synthesized.total() - accounted
 
@@ -364,8 +364,8 @@ def describe_reason(key: str) -> str:
 
 
 def is_routine(key: str) -> bool:
-    """Return True if rows dropped or changed for this reason need no attention: the reason occurs
-    in every capture, or has a separate warning.
+    """Return True if rows dropped or changed for this reason (`key`) need no attention: the reason
+    occurs in every capture, or has a separate warning.
     """
     return key.partition(SEPARATOR)[0] in _TEXTS["routine"]
 

@@ -42,7 +42,7 @@ class Launches(Table, frozen=True):
 
     @property
     def hit(self) -> np.ndarray:
-        """Mask of the rows for which a call was found."""
+        """Mask of the rows for which the launching call was found."""
         return self.begin != NULL
 
 

@@ -105,7 +105,9 @@ def list_meeting_values() -> tuple[dict[int, int], dict[int, int]]:
 
 
 class Communicators:
-    """The communicators of one report. A communicator's number is its index in `names`."""
+    """Finds the communicators of MPI calls in one report. A communicator's number is its index in
+    `names`.
+    """
 
     def __init__(self, info: ReportInfo) -> None:
         rows = info.communicators

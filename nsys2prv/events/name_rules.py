@@ -114,7 +114,7 @@ class Classifier:
         self._select = lru_cache(REMEMBERED_NAMES)(self._select_rules)
 
     def classify(self, names: Sequence[str]) -> list[KernelClass]:
-        """Return the class of each kernel. names: demangled, or in any other form."""
+        """Return the class of each kernel by its name. names: demangled, or in any other form."""
         if len(self._classes) > REMEMBERED_NAMES:
             self._classes.clear()
         if new := list({name for name in names if name not in self._classes}):
@@ -209,7 +209,7 @@ def select_rules(
 
 
 def rename_ranges(texts: pl.Series, rules: Sequence[NvtxRule]) -> pl.DataFrame:
-    """Apply rules to names; return a frame with the columns RENAMED, one row per name.
+    """Rename NVTX ranges by rules. Return a frame with the columns RENAMED, one row per name.
 
     Each rule gets the result of the rules before it. Different names often become equal, and each
     rule is applied only once per distinct name. A rule that keeps a number skips names that already
@@ -334,8 +334,8 @@ NUMBERED = (
 
 
 class NamePattern(Struct, frozen=True):
-    """Range names that match a glob pattern: names in the trace, or names in reports, from which
-    the rules removed a number.
+    """NVTX range names that match a glob pattern: names in the trace, or names in reports, from
+    which the rules removed a number.
     """
 
     #: The pattern as a regular expression.
@@ -415,7 +415,7 @@ def _load_shipped_class_rules() -> tuple[ClassRule, ...]:
 
 
 def read_class_rules(text: str, source: str) -> tuple[ClassRule, ...]:
-    """Return the rules in a YAML text. source: name of the text in errors."""
+    """Return the class rules in a YAML text. source: name of the text in errors."""
     rules = files.parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
         _check_class_rule(spec, f"{source}: rule {number}")
@@ -518,7 +518,7 @@ def _load_shipped_nvtx_rules() -> tuple[NvtxRule, ...]:
 
 
 def read_nvtx_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
-    """Return the rules in a YAML text. source: name of the text in errors."""
+    """Return the NVTX rules in a YAML text. source: name of the text in errors."""
     data = files.parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):

@@ -129,14 +129,16 @@ def is_nccl_kernel(name: str) -> bool:
 
 
 def find_kernel_operation(name: str) -> int:
-    """Return the nccl_operation value for a kernel name, or 0 (``ncclDevKernel_Generic``)."""
+    """Return the operation of an NCCL kernel by its name, as a value of the set `nccl_operation`; 0
+    if unknown (``ncclDevKernel_Generic``).
+    """
     match = _COLLECTIVE.search(name)
     return OPERATIONS[match[1].lower()] if match else 0
 
 
 def find_operation(name: str) -> int:
-    """Return the nccl_operation value for a range name, or 0: a C function (``ncclAllReduce``), or
-    a name in the advanced trace (``AllReduce``).
+    """Return the operation of an NCCL range by its name, as a value of the set `nccl_operation`, or
+    0: a C function (``ncclAllReduce``), or a name in the advanced trace (``AllReduce``).
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
@@ -615,8 +617,9 @@ def attach_payloads(
     """Find the operation, bytes and communicator of NCCL kernels. Return field -> value of each
     kernel, and store facts about them.
 
-    columns, launches, codes: rows of the kernel table, their launches, and the indices of their
-    names. captures: of graph nodes, from :func:`nsys2prv.events.captures.find_captures`.
+    columns, launches, objects, codes: rows of the kernel table, their launches, streams (objects),
+    and the indices of their names in `names`. captures: of graph nodes, from
+    :func:`nsys2prv.events.captures.find_captures`.
     """
     in_graph = columns["graphNodeId"] > 0
     thread, call = np.where(in_graph, captures, [launches.thread, launches.begin])

@@ -494,16 +494,16 @@ def take_file_name(module: str) -> str:
 
 
 def label_frame(name: str, path: str) -> str:
-    """Return the name of a frame in a trace: `setup (jacobi)`, or only the module for a frame
-    without a name.
+    """Return the name of a stack frame in a trace: `setup (jacobi)`, or only the module for a frame
+    without a name. name: of its function. path: of its module.
     """
     module = take_file_name(path)
     return f"{strip_arguments(name)} ({module})" if _is_named(name) else f"{module}{NO_SYMBOLS}"
 
 
 def fold_frame(name: str, path: str) -> str:
-    """Return the name of a frame in folded stacks: `setup`, or the module `[libc.so.6]` for a frame
-    without a name.
+    """Return the name of a stack frame in folded stacks: `setup`, or the module `[libc.so.6]` for a
+    frame without a name. name: of its function. path: of its module.
     """
     if name.startswith("["):  # that a stack is not whole
         return name

@@ -136,7 +136,7 @@ def quote_name(name: str) -> str:
 
 
 class SqlNames(dict):
-    """Mapping from column to its name in SQL; missing columns map to NULL."""
+    """Map from columns of a table to their names in SQL; missing columns map to NULL."""
 
     def __missing__(self, column: str) -> str:
         return "NULL"
@@ -144,7 +144,7 @@ class SqlNames(dict):
 
 @lru_cache(1024)
 def name_columns(columns: tuple[str, ...]) -> SqlNames:
-    """Return the names of columns in SQL."""
+    """Return the names of these columns in SQL, as a map."""
     return SqlNames((column, quote_name(column)) for column in columns)
 
 

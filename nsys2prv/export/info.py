@@ -196,8 +196,8 @@ def _find_job(environment: Mapping[str, set[str]]) -> str:
 
 
 class ReportInfo(Struct, frozen=True):
-    """Basic facts of one report. Times in nanoseconds; process and thread ids are Nsight's
-    globalPid and globalTid.
+    """Basic facts about one report, from its small tables. Times in nanoseconds; process and thread
+    ids are Nsight's globalPid and globalTid.
     """
 
     #: The SQLite file or folder of tables that is read.
@@ -321,13 +321,17 @@ class ReportInfo(Struct, frozen=True):
         return sorted(own or {*self.visible_gpus} or {*self.gpus})
 
     def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
-        """Return :meth:`find_gpu`, or the ordinal itself if the GPU is unknown."""
+        """Return the number of the GPU that a process (globalPid) uses under this CUDA ordinal, or
+        the ordinal itself if the GPU is unknown.
+        """
         number = self.find_gpu(pid, ordinal)
         return ordinal if number is None else number
 
 
 def find_processes(global_ids: np.ndarray) -> np.ndarray:
-    """Return the globalPid for each globalPid or globalTid (int64, shape (n,)); 0 for NULL."""
+    """Return the process (globalPid) of each globalPid or globalTid (int64, shape (n,)); 0 for
+    NULL.
+    """
     return zero_nulls(global_ids) & PROCESS_MASK
 
 

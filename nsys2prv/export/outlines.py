@@ -87,7 +87,7 @@ def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] 
 
 
 def has_series(columns: Mapping[str, object]) -> bool:
-    """Return True if a table has samples of several series."""
+    """Return True if a table with these columns has samples of several series."""
     return columns.keys() >= {*SERIES}
 
 

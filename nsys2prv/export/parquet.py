@@ -81,7 +81,7 @@ class ParquetTable(SourceTable):
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
-        """Convert errors inside a `with` block into one Nsys2prvError that names the damaged file."""
+        """In a `with` block, convert errors into one Nsys2prvError that names the damaged file."""
         try:
             with hide_stderr():
                 yield
@@ -273,7 +273,9 @@ class ParquetFolder(Database):
             return dict(zip(read["id"], decode_texts(to_bytes(read["value"])), strict=True))
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return call stacks as :meth:`Database.read_stacks` does."""
+        """Return the call stacks with ids from `low` to `high` in a table, as
+        :meth:`Database.read_stacks` does.
+        """
         source = self.tables[table]
         with source.explain_damage():
             frame = source.scan(FRAME_COLUMNS).filter(pl.col("id").is_between(low, high)).collect()

@@ -212,7 +212,9 @@ def was_cuda_traced(database: Database, tables: Collection[str]) -> bool:
 
 
 class Capture(Struct, frozen=True):
-    """Range of times (local ns, both ends included) that rows may have."""
+    """The range of times that rows of a report may have (local ns, both ends included); times
+    outside are damaged.
+    """
 
     #: Earliest time (local ns).
     first: int = -TIME_LIMIT
@@ -243,8 +245,8 @@ class Capture(Struct, frozen=True):
 
 
 def read_capture(database: Database, begins: Sequence[int], duration: int | None) -> Capture:
-    """Return the time range of the capture. begins: candidates for its start (local ns), the most
-    likely first. duration: its length (ns), or None.
+    """Return the range of times that rows of the report may have. begins: candidates for the start
+    of the capture (local ns), the most likely first. duration: its length (ns), or None.
     """
     times = _sample_times(database)
     if not len(times):

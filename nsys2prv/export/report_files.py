@@ -61,7 +61,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+[^/]")
 
 
 class ForeignFile(Nsys2prvError):
-    """The file is not an Nsight Systems export."""
+    """Raised if a file is not an Nsight Systems export."""
 
 
 @cache
@@ -347,7 +347,7 @@ def check_file(path: Path) -> int:
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
-    """Return True if these reports are enough work for this number of workers."""
+    """Return True if reading these reports is enough work for `jobs` workers."""
     sizes = (size for path in paths for _, _, _, size, _ in make_file_signature(path))
     return is_worth_parallelizing(jobs, sum(sizes) + REPORT_BYTES * len(paths), SMALL_JOB_BYTES)
 
@@ -365,7 +365,9 @@ def find_nsys() -> str | None:
 
 
 def make_export_command(nsys: str, report: Path, target: Path, *more: str) -> list[str]:
-    """Return the command that exports a report to `target`. more: further options."""
+    """Return the command that exports a report to `target`. nsys: path of the program. more:
+    further options.
+    """
     options = shlex.split("--type sqlite --force-overwrite true --output")
     return [nsys, "export", *more, *options, str(target), str(report)]
 
@@ -422,7 +424,7 @@ def export_report(report: Path, folder: Path) -> Path:
 
 
 def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
-    """Return the SQLite file or folder to read, and the path itself.
+    """Make a report ready to read. Return (SQLite file or folder to read, the path itself).
 
     A .nsys-rep is exported into the new folder `folder`. An export with a write-ahead log is copied
     there and merged with the log, because SQLite would write to the original.

@@ -90,8 +90,9 @@ def describe_processes(processes: int, ranks: int) -> str:
 
 
 def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
-    """Return one rank per report, from the first variable with distinct values in all reports; None
-    if there is no such variable.
+    """Return one rank per report, from the first environment variable of launchers with distinct
+    values in all reports; None if there is no such variable. ranks: variable -> value for each
+    report.
     """
     for name in RANK_VARIABLES:
         values = [report.get(name) for report in ranks]
@@ -113,8 +114,8 @@ def find_program(info: ReportInfo, pid: int) -> str:
 
 
 def find_launched_size(infos: Iterable[ReportInfo]) -> int | None:
-    """Return the number of ranks in the launcher's environment; None if it is missing or
-    contradictory.
+    """Return the number of ranks that the launcher started, from its environment; None if it is
+    missing or contradictory.
     """
     sizes = {size for info in infos for size in info.launcher_sizes.values()}
     return sizes.pop() if len(sizes) == 1 else None

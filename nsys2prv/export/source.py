@@ -175,8 +175,8 @@ class DistinctTexts:
         return () if self._kept is None else (self._kept,)
 
     def read_numbers(self, places: np.ndarray) -> np.ndarray:
-        """Return a number in each text as int64, or -1 if it is missing. The texts must have
-        templates.
+        """Read one number from each text, as int64; -1 if it is missing. The texts must have
+        templates (:attr:`templates`).
 
         places: for each text, the index of the number (0 is the first number), or -1 for none.
         """
@@ -190,7 +190,7 @@ NO_TEXTS = DistinctTexts(pl.Series([b""], dtype=pl.Binary))
 
 
 class Columns(Struct):
-    """Rows of one read operation, as columns."""
+    """Rows of a table, as columns of integers and texts."""
 
     #: Number of rows.
     rows: int
@@ -250,8 +250,8 @@ def number_few(values: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
 
 
 def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
-    """Return the distinct values in order of first occurrence, and the index of each row's value
-    (int64).
+    """Find the distinct values of a column, in order of first occurrence. Return them, and the
+    index of each row's value (int64).
     """
     if len(series) <= FEW_TEXTS:
         values, codes = number_few(series.to_list())
@@ -278,7 +278,7 @@ def to_bytes(column: pl.Series) -> pl.Series:
 
 
 class Wanted(Struct, frozen=True):
-    """Columns and conditions to read for a part."""
+    """The columns to read from a part, and conditions to check for each row."""
 
     #: Columns by their wanted types; reals: float64, NaN for values that are not numbers.
     integers: tuple[str, ...] = ()
@@ -322,7 +322,9 @@ MIX = (0x14D049BB133111EB, 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x2545F4914F6
 
 
 class StackRows(Struct, frozen=True):
-    """Call stacks of a table, and the distinct stacks among them, numbered from 0."""
+    """Call stacks of a table: for each id, the number of its distinct stack, and the frames of the
+    distinct stacks.
+    """
 
     #: Id of each stack, ascending.
     ids: np.ndarray
@@ -381,13 +383,13 @@ class Part(Struct, frozen=True):
         return self.rows
 
     def split(self, rows: int) -> Iterator[Part]:
-        """Yield consecutive parts of at most `rows` rows."""
+        """Divide the part: yield consecutive parts of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
             yield Part(self.table, first, min(first + rows - 1, self.last), self.rowid)
 
 
 class SomeRows(Part, frozen=True):
-    """A part reduced to the rows with these rowids (sorted)."""
+    """A part of a table reduced to the rows with these rowids (sorted)."""
 
     #: The rowids, ascending.
     rowids: tuple[int, ...] = ()

@@ -277,7 +277,9 @@ class SqliteDatabase(Database):
         return columns, frame[MET].to_numpy()
 
     def read_stacks(self, table: str, low: int, high: int, of_all: bool = False) -> StackRows:
-        """Return call stacks. Unless `of_all`, only the rows of these stacks are read."""
+        """Return the call stacks with ids from `low` to `high` in a table. Unless `of_all`, only
+        the rows of these stacks are read.
+        """
         source = self.tables[table]
         with self._explain_damage(table):
             stacks = None if of_all or not source.declared.rowid else source.read_stacks(low, high)

@@ -139,7 +139,9 @@ FEW_LEAVES = 64
 
 @cache
 def find_affinity(declared: str) -> str:
-    """Return the affinity of a column with this declared type, by SQLite's rules."""
+    """Return how SQLite stores values in a column with this declared type (its affinity), by
+    SQLite's rules.
+    """
     kind = declared.upper()
     if "INT" in kind:
         return "INTEGER"
@@ -200,17 +202,18 @@ MOST_DECLARED = 8192
 
 
 def open_schema(file: Any, size: int) -> SqliteTable:
-    """Return the schema table. file: the pages of the database, or None if SQLite must read it.
-    size: of the file in bytes.
+    """Return the table in which SQLite describes all tables (the schema). file: the pages of the
+    database, or None if SQLite must read it. size: of the file in bytes.
     """
     return SqliteTable(SCHEMA, 1, b"", file, size, lambda _: _SCHEMA_COLUMNS)
 
 
 def list_tables(schema: SqliteTable, query: Query) -> tuple[dict[str, SqliteTable], list[int]]:
-    """Return table name -> table, and the first pages of other contents of the database.
+    """List the contents of a database. Return table name -> table, and the first pages of other
+    contents.
 
     Views and virtual tables are never read, because that would run code from the file. Raise
-    DatabaseError if a declaration contradicts the schema.
+    DatabaseError if a declaration contradicts the schema. query: runs SQL.
     """
     file, size = schema.file, schema.size
     texts = ("type", "name", "sql")

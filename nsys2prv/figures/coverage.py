@@ -66,7 +66,9 @@ class Coverage(Struct, frozen=True):
     cut_in_mpi: frozenset[int] = frozenset()
 
     def describe_cut(self) -> str:
-        """Return a sentence about processes whose recording ends before their reports, or ""."""
+        """Return a sentence about processes for which the recording of calls ends before their
+        report does, or "".
+        """
         ends = [
             f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_moment(until, self.duration)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
@@ -127,7 +129,7 @@ def _format_spans(spans: Spans) -> str:
 
 
 def find_coverage(job: Job, reader: EventReader, reaches: Sequence[Reach] = ()) -> Coverage:
-    """Return the part of the trace that the reports of a job cover. reaches: early ends of recorded
+    """Find the times of the trace that the reports of a job cover. reaches: early ends of recorded
     calls, sorted by time.
     """
     rows = reader.rows.threads

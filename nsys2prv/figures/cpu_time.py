@@ -62,8 +62,8 @@ class CpuUse(Struct, frozen=True):
         return sorted(sharing), sorted(cpus)
 
     def count_threads(self, tasks: Sequence[int]) -> int:
-        """Return the number of working threads of tasks: those that run long enough compared with
-        the longest-running thread.
+        """Return the number of threads of these tasks that do work: that run long enough compared
+        with the longest-running thread.
         """
         length = DURATION.sum()
         runs = self.runs.filter(pl.col("task").is_in(tasks))

@@ -209,18 +209,20 @@ class AnalysisOptions(Struct, frozen=True):
         return "steady state" if self.steady else "whole job"
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:
-        """Return start and end (ns) of the steady state, or of the whole job without one."""
+        """Return (start, end) in ns of the steady state; of the whole job without one. duration: of
+        the job (ns).
+        """
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
     @property
     def repeats(self) -> float | None:
-        """Return the share of the job in the steady state, or None."""
+        """Share of the job that is in the steady state, or None without one."""
         steady = self.steady
         return (steady.end - steady.begin) / max(self.length, 1) if steady else None
 
     @property
     def covered_steady(self) -> Spans:
-        """Return the covered part of the steady state, or of the whole job without one."""
+        """Times of the steady state (without one: of the job) that the reports cover."""
         if self.steady is None:
             return self.covered
         return self.covered.clip(self.steady.begin, self.steady.end)
@@ -299,8 +301,9 @@ class DeviceGroup:
 
     @cached_property
     def work(self) -> pl.DataFrame:
-        """All work executed by devices, sorted by start: begin, end, thread, device, what, name
-        (value), class, tensor, operation (of memory, or of an NCCL kernel).
+        """All work executed by devices, sorted by start, as a frame: begin, end, thread, device,
+        what (kind of work), name (value), class, tensor, operation (of memory, or of an NCCL
+        kernel).
         """
         fields = {layout: [*named.values()] for layout, (_, named) in WORK.items()}
         columns = self.reader.read_joined(fields, self.number, WORK_COLUMNS, self._make_work)
@@ -426,7 +429,9 @@ class DeviceGroup:
 
     @property
     def useful(self) -> tuple[int, ...]:
-        """Kinds of device work that are useful, as the options define them."""
+        """Values of the column `what` of :attr:`work` that count as useful work, as the options
+        define it.
+        """
         return COMPUTE, GRAPH, *(COMMUNICATING if self.options.useful == "all-kernels" else ())
 
     def find_active_spans(self, device: int) -> Spans:
@@ -563,8 +568,8 @@ class DeviceGroup:
 
     @cached_property
     def launches(self) -> pl.DataFrame:
-        """Return the launching call of each row of `work`: `sent` (its start) and `sender` (its
-        thread), both null if unknown.
+        """The launching call of each row of `work`: `sent` (its start) and `sender` (its thread),
+        both null if unknown.
         """
         names = ("begin", "thread", "sent", "sender")
         lines = self.reader.read_lines(("launch", "memory"), self.number, names, np.int32)
@@ -648,7 +653,9 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """Return for each (at_thread, at) the first row with this thread and time, or -1."""
+    """Find for each pair of a thread and a time (at_thread, at) the first row with this thread and
+    time. Return its index, or -1. thread, time: of the rows.
+    """
     first, codes = number_rows(np.append(thread, at_thread), np.append(time, at))
     found = first[codes[len(time) :]]
     return np.where(found < len(time), found, -1)

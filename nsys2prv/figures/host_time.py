@@ -130,7 +130,7 @@ def _find_candidates(unit: DeviceGroup, thread: int, others: bool) -> list[tuple
 
 
 def sum_host_parts(found: Iterable[tuple[str, Spans]]) -> dict[str, int]:
-    """Return part -> time (ns) from the result of :func:`find_host_parts`."""
+    """Sum the result of :func:`find_host_parts`: return part -> time (ns)."""
     parts = dict.fromkeys(PARTS, 0)
     for part, spans in found:
         parts["cuda" if part == BESIDE else part] += spans.length
@@ -260,8 +260,8 @@ def describe_unrecorded(frames: Frames, context: Context) -> str:
 
 
 def list_unrecorded(unit: DeviceGroup) -> list[str]:
-    """Return the keys of TOLD_BY for data that was not recorded and that would show more about
-    hosts.
+    """Return the data about hosts that was not recorded, although it would show more: keys of
+    TOLD_BY.
     """
     lacking = [what for what, names in TOLD_BY.items() if not unit.has(*names)]
     return [one for one in lacking if unit.spans_of_work or one != "CUDA API calls"]
@@ -482,8 +482,8 @@ def compare_with_others(
 def describe_parts(
     parts: Mapping[str, float], most: int = 3, named: Mapping[str, str] | None = None
 ) -> str:
-    """Return a text about host activity: `62% computing, 30% in file or network I/O`. named: part
-    -> its longest item, such as ` (read 2 ms)`.
+    """Return a text about host activity: `62% computing, 30% in file or network I/O`. parts: part
+    -> time. most: number of parts to name. named: part -> its longest item, such as ` (read 2 ms)`.
     """
     whole = sum(parts.values())
     if not whole:

@@ -211,7 +211,7 @@ def find_longest_threads(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def keep_outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost ranges of each thread, sorted by thread and start."""
+    """Return the ranges that are not nested in others, sorted by thread and start."""
     ordered = ranges.lazy().sort("thread", "begin", "end", descending=[False, False, True])
     reached = pl.col("end").cum_max().shift(1).over("thread")
     return ordered.filter(reached.is_null() | (pl.col("begin") >= reached)).collect()

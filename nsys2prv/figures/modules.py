@@ -171,7 +171,9 @@ class Ranges(Struct, frozen=True):
         return found
 
     def find_innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Return the innermost range that is open on each thread at a time, or -1."""
+        """Find for each pair of thread and time the innermost range that is open then. Return its
+        index, or -1.
+        """
         return find_innermost((self.thread, self.begin, self.end), self.parent, thread, time)
 
 
@@ -336,8 +338,8 @@ def _number_paths(
 
 
 def collect(unit: DeviceGroup) -> Collected:
-    """Yield the work of modules and operators by place, task and pass (`work`), how often they were
-    executed (`calls`), and products by place (`products`).
+    """Yield the work of the model's modules and operators by place, task and pass (`work`), how
+    often they were executed (`calls`), and products by place (`products`).
     """
     columns = ("sender", "sent", "thread", "begin", "end", "what", "device")
     work = unit.list_launched_work(columns) if unit.has("nvtx_pushpop") else unit.work.clear()

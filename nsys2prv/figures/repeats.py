@@ -76,8 +76,8 @@ class Repeated(Struct, frozen=True):
 
 
 def find_repeated(events: Events) -> Iterator[list[Repeated]]:
-    """Yield candidates for the iterations of a process, shorter intervals first. Longer marks are
-    tried afterwards, and count only if shorter marks find nothing.
+    """Yield lists of intervals that may be the iterations of a process, shorter intervals first.
+    Later candidates count only if earlier ones are not iterations.
     """
     if len(events.name):
         yield from _Sequence(events).list_repeated()

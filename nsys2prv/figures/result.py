@@ -49,7 +49,7 @@ NOTHING = "No bottleneck found: no rank is persistently late, and nothing else c
 
 
 class Analysis(Struct, frozen=True):
-    """Declaration of an analysis and its tables, from its entry in analyses.yaml."""
+    """An analysis and its tables, as declared in analyses.yaml."""
 
     #: Name in ``--only``.
     name: str
@@ -211,8 +211,8 @@ class Finding(Struct, frozen=True):
 
 
 class Gain(Finding, frozen=True):
-    """A cause of lost time. Its share is the savings in a replay of the job without it. Only the
-    verdict creates these (:mod:`nsys2prv.verdict.findings`).
+    """A finding about a cause of lost time. Its share is the savings in a replay of the job without
+    it. Only the verdict creates these (:mod:`nsys2prv.verdict.findings`).
     """
 
     @property
@@ -222,8 +222,8 @@ class Gain(Finding, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """A table. Columns that end in `_ns` are durations, in `_bytes` sizes, in `share` and
-    `efficiency` fractions of 1, and in `_gb_s` 10^9 bytes per second.
+    """A table of results. Columns that end in `_ns` are durations, in `_bytes` sizes, in `share`
+    and `efficiency` fractions of 1, and in `_gb_s` 10^9 bytes per second.
     """
 
     #: Its heading.
@@ -242,7 +242,7 @@ class Table(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """Result of one analysis."""
+    """The result of one analysis: tables, notes and findings."""
 
     #: Name of the analysis.
     name: str
@@ -258,8 +258,8 @@ class Result(Struct, frozen=True):
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, name: str, frame: pl.DataFrame, about: str = "", **words: object) -> None:
-        """Add a declared table if it has rows. about: description that replaces the declared one.
-        words: values for placeholders in its title.
+        """Add a table that the analysis declares, if it has rows. about: description that replaces
+        the declared one. words: values for placeholders in its title.
         """
         said = self.declared.tables[name]
         title, text = (said, "") if isinstance(said, str) else said
@@ -451,7 +451,7 @@ class JobRanks(Struct, frozen=True):
 
     @classmethod
     def from_job(cls, context: Context, devices: pl.DataFrame) -> JobRanks:
-        """Return the ranks of a job. devices: as collected by findings.py."""
+        """Return the ranks of a job. devices: activity of each device, as findings.py collects it."""
         tasks = context.tasks.with_columns(pl.col("task").cast(pl.Int64))
         labels = context.reader.rows.devices.select(
             pl.col("device").cast(pl.Int64), "label", "node"
@@ -484,7 +484,7 @@ class JobRanks(Struct, frozen=True):
         return f"process {who}" if who.isdecimal() else who
 
     def list_devices(self, tasks: list[int]) -> tuple[str, ...]:
-        """Return the devices of tasks, in order."""
+        """Return the names of the devices of tasks, in order."""
         by_task: dict[int, list[str]] = {}
         for *owners, label in self.devices.select("task", "host", "label").drop_nulls().rows():
             for task in {*owners}:

@@ -344,8 +344,8 @@ def label_place(place: int, context: Context) -> str:
 
 
 def find_place(places: pl.DataFrame, whole: float, context: Context) -> Place | None:
-    """Return the place with most of some time (ns), or None if too little of the time is known.
-    places: from :func:`measure_places`.
+    """Return the place in the program where most of some time is spent, or None if too little of
+    the time is known. places: from :func:`measure_places`. whole: length of the time (ns).
     """
     callers = pl.col("place") // (1 << OWNER_BITS)
     sums = places.group_by("place").agg(pl.col("time").sum()).sort("time", maintain_order=True)

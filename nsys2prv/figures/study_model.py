@@ -188,7 +188,9 @@ class Work(Struct, frozen=True):
 
 
 def compute_loss(metrics: Mapping[str, Any], elapsed_ns: float) -> float | None:
-    """Return the time that devices lose through an efficiency (ns), or None if unknown."""
+    """Return the time that devices lose (ns) because an efficiency is below 1, or None if unknown.
+    metrics: of the run. elapsed_ns: time that they cover.
+    """
     device = metrics.get("device", {})
     efficiency = device.get("global", device.get("parallel"))
     return None if efficiency is None else elapsed_ns * max(1 - efficiency, 0.0)
@@ -549,8 +551,9 @@ class ComparedRuns(Struct):
         ]
 
     def name_runs(self, with_nodes: bool = True) -> list[str]:
-        """Return the column heading of each run: `8 GPUs, 2 nodes`, or its label if one was given,
-        or if several runs have equally many.
+        """Return the column heading of each run: its number of GPUs (`8 GPUs, 2 nodes` if needed to
+        tell runs apart or, with `with_nodes`, if any run has several nodes); its label if one was
+        given, or if headings would be equal.
         """
         sizes = [run.size for run in self.runs]
         if len({*sizes}) < len(sizes) or (with_nodes and any(run.nodes > 1 for run in self.runs)):
@@ -560,7 +563,7 @@ class ComparedRuns(Struct):
         return [run.title for run in self.runs]
 
     def find_label(self, row: Row) -> str:
-        """Return the name of a row as a factor of the row above it."""
+        """Return the name of a row, as a factor of the row above it."""
         if row.path == "elapsed_ns" and not any(run.interval.iterations for run in self.runs):
             return ELAPSED_TIME
         return self.name_row(row, row.label)

@@ -75,8 +75,8 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
 
 
 def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:
-    """Divide the covered time of a GPU, or of a rank without a GPU: yield (part, spans) for each of
-    PARTS, or of HOST_PARTS. A part may be yielded several times.
+    """Divide the covered time of a GPU, or of a rank without a GPU (device NO_DEVICE): yield (part,
+    spans) for each of PARTS, or of HOST_PARTS. A part may be yielded several times.
     """
     if device == NO_DEVICE:
         yield from find_task_parts(group, task, group.covered)

@@ -246,7 +246,7 @@ def run_relations(context: RelationContext) -> list[TaskResult]:
 
 
 def divide_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
-    """Return the files in one tuple per task. All files of a report are in the same tuple."""
+    """Group fact files into tuples, one for each task. All files of a report are in the same tuple."""
     pieces: list[list[FactFile]] = []
     room, report = 0, -1
     for file in sorted(files, key=lambda file: file.report):
@@ -319,8 +319,8 @@ def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
 
 
 class Block(Struct, frozen=True):
-    """Rows of one group in a file: `rows` rows of int64, after `first` other rows. If parts of a
-    block are read, its rows are sorted by the first column, the ordinal.
+    """Rows of one group in a file: `rows` rows of int64 numbers, after `first` other rows. If parts
+    of a block are read, its rows are sorted by the first column, the ordinal.
     """
 
     #: File with the rows.
@@ -449,8 +449,8 @@ def group_blocks(blocks: Iterable[AnyBlock]) -> list[tuple[AnyBlock, ...]]:
 
 
 def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
-    """Return spans (low, high) of ordinals that divide these blocks, taken together, into parts of
-    about `most` rows.
+    """Divide blocks into parts of about `most` rows, taken together, by their ordinals (first
+    column). Return the span (low, high) of each part; None for no limit.
     """
     rows = sum(block.rows for block in blocks)
     count = -(-rows // most)
@@ -521,7 +521,7 @@ def _store_span(
 
 def write_messages(path: Path, pairs: pl.DataFrame, noise_kind: int) -> tuple[Block, ...]:
     """Write the messages between different hosts as a block of clock.MESSAGES. pairs: `host`,
-    `time_begin`, `host_there`, `completed`.
+    `time_begin`, `host_there`, `completed`. noise_kind: their kind (NoiseKind).
     """
     messages = pairs.filter(pl.col("host") != pl.col("host_there")).select(
         noise_kind=pl.lit(noise_kind, pl.Int64),

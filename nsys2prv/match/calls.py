@@ -49,7 +49,7 @@ SelectCalls = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 
 class MemberBlock(Block, frozen=True):
-    """Calls of one member of a communicator (the group), sorted by start."""
+    """Stored calls of one member of a communicator (the group), sorted by start."""
 
     #: Number of the process.
     member: int
@@ -187,7 +187,7 @@ class CallPiece(Struct, frozen=True):
 
     @property
     def times(self) -> list[int]:
-        """Return two times (ns) that enclose all times of the piece."""
+        """Return two times (ns): the piece has no times before the first or after the second."""
         return [time for block in self.blocks for time in (block.earliest, block.latest)]
 
     def read_calls(self) -> pl.DataFrame:

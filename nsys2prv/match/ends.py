@@ -62,7 +62,9 @@ class Match(Struct, frozen=True):
 
 
 def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a mask of the pairs of signatures that do not contradict each other; 0 means unknown."""
+    """Return a mask of the pairs (one, other) of signatures that do not contradict each other; 0
+    means unknown.
+    """
     return (one == other) | (one == 0) | (other == 0)
 
 
@@ -205,7 +207,8 @@ def is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.nda
 
 def keep_nearest_partners(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """Let each call be the partner of at most one other: if several have the same partner, only the
-    nearest keeps it. Return the partners, -1 for none. misfit: distance to the partner (ns).
+    nearest keeps it. Return the partners, -1 for none. index: partner of each call. misfit: its
+    distance (ns).
     """
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)

@@ -108,10 +108,11 @@ def gather_calls(calls: pl.DataFrame, pivot: int) -> GatheredCalls:
 def gather_by_member(
     members: Sequence[sequences.Member], noise_kind: int, group: int
 ) -> GatheredCalls:
-    """Return the calls of one group, as :func:`gather_calls` does, but load one member at a time.
-    This is for groups without recorded call numbers.
+    """Find the collectives of one group as :func:`gather_calls` does, but load one member at a
+    time. This is for groups without recorded call numbers.
 
-    members: sorted; each loads a frame of CALLS, with times relative to the pivot.
+    members: sorted; each loads a frame of CALLS, with times relative to the pivot. noise_kind: how
+    exactly such calls end together.
     """
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
@@ -206,7 +207,8 @@ def _choose_sample(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective and host, sorted by both, for collectives on several hosts.
+    """Summarize calls by host: return one row per collective and host, sorted by both, for
+    collectives on several hosts. table: the numbered calls.
 
     Columns: key, noise_kind, ordinal, clock, held, role; begin (the latest start among the host's
     members before which no end may be, or null); first_end (their earliest end after such starts,

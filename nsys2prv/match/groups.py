@@ -601,7 +601,9 @@ class Mesh(Struct, frozen=True):
         }
 
     def add_places(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add the column `place` to a frame with `task`, null if unknown."""
+        """Add to a frame with `task` the column `place`: the rank's place in the parallel groups as
+        text, null if unknown.
+        """
         places = self.name_places()
         if not places:
             return frame
@@ -613,7 +615,9 @@ class Mesh(Struct, frozen=True):
         return frame.select("task", place.alias("place"), pl.exclude("task"))
 
     def add_dimensions(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add the column `dimension` to a frame with `communicator` and `operation`, if any is known."""
+        """Add to a frame with `communicator` and `operation` the column `dimension`, the kind of
+        parallel group, if any is known.
+        """
         names = {value: one.name for one in self.dimensions for value in one.communicators}
         number = pl.col("communicator").cast(pl.Int64)
         of_all = number.replace_strict(names, default=None, return_dtype=pl.String)

@@ -62,8 +62,8 @@ class CallSequence(Table, frozen=True, dict=True):
 
     @classmethod
     def from_frame(cls, calls: pl.DataFrame) -> CallSequence:
-        """Return the calls of one member. calls: signature, role, begin and end (ns relative to the
-        pivot).
+        """Make the sequence of one member's calls. calls: signature, role, begin and end (ns
+        relative to the pivot).
         """
         return cls(
             *(calls[side].to_numpy().astype(np.float64) for side in ("begin", "end")),

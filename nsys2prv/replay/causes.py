@@ -88,7 +88,9 @@ class Cause(Struct, frozen=True):
 
     @property
     def is_specific(self) -> bool:
-        """Return True if the cause names a rank, link or item, rather than all time of a kind."""
+        """Return True if the cause is about certain ranks, links or calls, rather than all time of
+        a kind.
+        """
         return self.kind not in LIMITS
 
 

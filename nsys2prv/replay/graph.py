@@ -38,8 +38,8 @@ CLOCKS_APART = 20 * US
 
 
 class Kind(IntEnum):
-    """Kinds of edges: work first, then latencies and order. The same numbers are in
-    native/replay.c.
+    """Kinds of edges of a dependency graph: work first, then latencies and order. The same numbers
+    are in native/replay.c.
     """
 
     KERNEL = 0
@@ -104,7 +104,9 @@ def split_rows(count: int, columns: int = 1) -> Iterator[slice]:
 
 
 class Durations(Struct, frozen=True):
-    """A column of durations (ns) as int32, with long durations stored separately."""
+    """A column of durations (ns) as int32; durations that are too long for this type are stored
+    separately.
+    """
 
     #: LONG for a weight in the table, the least int32 for an edge that does not apply.
     value: np.ndarray
@@ -200,11 +202,13 @@ class Columns(dict[str, bytearray]):
     """
 
     def view(self, name: str) -> np.ndarray:
-        """Return a column as an array."""
+        """Return the column with this name as an array, without copying it."""
         return np.frombuffer(self[name], COLUMNS[name])
 
     def append(self, name: str, values: bytearray | np.ndarray) -> None:
-        """Append values to a column. The first values may become the column itself."""
+        """Append values to the column with this name. The first values may become the column
+        itself.
+        """
         if name not in self:
             self[name] = values if isinstance(values, bytearray) else bytearray(values)
             return

@@ -236,8 +236,8 @@ class IdealNetwork(Struct, frozen=True):
 def replay_without_transfers(
     graph: JobGraph, begin: int, end: int, kinds: tuple[Kind, ...] = TRANSFERS
 ) -> IdealNetwork | str:
-    """Replay a span (ns of the trace) with instantaneous transfers of these kinds. Return the
-    result, or the reason why there is none.
+    """Replay a span (`begin` to `end`, ns of the trace) on an ideal network: transfers of these
+    kinds take no time. Return the result, or the reason why there is none.
     """
     replay, edges = Replay(graph, begin, end), graph.graph.edges
     setting_up, beginning = (

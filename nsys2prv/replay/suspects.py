@@ -104,7 +104,9 @@ class Suspect(Struct, frozen=True):
 
     @property
     def hands_off(self) -> bool:
-        """Return True if the suspect is host activity while others wait for it."""
+        """Return True if the suspect is the host work of processes while others wait for its
+        result.
+        """
         return self.kind in (LATE_HANDOFF, HANDOFF)
 
     @property

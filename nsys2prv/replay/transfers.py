@@ -330,8 +330,8 @@ def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
 
 
 def send_as_others(replay: Replay, processes: Collection[int]) -> Changes:
-    """Return changes in which messages between these processes, or of a single one, take as long as
-    other messages: the median for the size, or by bytes for other sizes.
+    """Return changes in which messages between these processes (or of a single process) take as
+    long as other messages: the median for the size, or by bytes for other sizes.
     """
     messages = _list_messages(replay)
     is_own = _is_within(processes)
@@ -410,6 +410,6 @@ def _compare_with_quick(replay: Replay, processes: Sequence[int]) -> pl.DataFram
 
 
 def hand_off_at_once(replay: Replay, processes: Sequence[int]) -> Changes:
-    """Return changes in which processes take no time before hand-offs."""
+    """Return changes in which processes take no time before they hand over results to others."""
     rows = replay.find_releases(processes)
     return [(rows, 0.0)] if len(rows) else []

@@ -16,7 +16,7 @@ from nsys2prv.replay.whatif import GPU, HOST, Changes, Replay, WorkTable
 
 
 class OwnWork(Struct, frozen=True):
-    """Work of a kind that only some processes have, or that they have more often than others."""
+    """Work of a kind that only some processes do, or that they do more often than others."""
 
     #: Columns of the table of the kind that have it (a mask).
     columns: np.ndarray

@@ -408,8 +408,9 @@ def join_lines(
 
 
 def is_beside_others(larger: np.ndarray, more: int) -> bool:
-    """Return True if a process's larger repetitions of a kernel (a mask) are additional to the
-    others' work: they recur throughout, and are as many as others run less often.
+    """Return True if a process's larger executions of a kernel are additional to the work that all
+    do: they recur throughout, and are as many as others run less often. larger: mask of the
+    executions. more: number of executions that the process has beyond the others'.
     """
     at = np.flatnonzero(larger) * PARTS // max(len(larger), 1)
     is_more = MOST_HICCUPS < len(at) <= more / IN_PARTS
@@ -417,8 +418,8 @@ def is_beside_others(larger: np.ndarray, more: int) -> bool:
 
 
 def pack_lines(edges: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the selected part (a mask) of each column of a work table, compacted to the first
-    lines.
+    """Move the selected values of each column of a work table to its first lines, without gaps.
+    chosen: mask of the values. Unused lines are -1.
     """
     counts = (chosen & (edges >= 0)).sum(axis=0)
     packed = np.full((counts.max(initial=0), edges.shape[1]), -1, edges.dtype)

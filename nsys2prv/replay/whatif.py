@@ -116,7 +116,7 @@ class WorkTable(Struct, frozen=True, dict=True):
         return np.flatnonzero(np.isin(self.processes, processes))
 
     def mask_processes(self, processes: Sequence[int]) -> np.ndarray:
-        """Return a mask of the columns of these processes."""
+        """Return a mask of the columns that belong to these processes."""
         return self.mask_columns(self.find_columns(processes))
 
     def find_medians(self, columns: np.ndarray) -> np.ndarray:
@@ -168,7 +168,7 @@ class WorkTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def turn(self) -> np.ndarray:
-        """Return for each line its number among the repetitions of its key, from 0."""
+        """Return for each line the number of the repetition of its key, from 0."""
         return np.arange(len(self.edges)) - np.repeat(self.first[:-1], np.diff(self.first))
 
     @cached_property
@@ -220,8 +220,8 @@ class WorkTable(Struct, frozen=True, dict=True):
         return Excess(mean, error, longest, sums, usually)
 
     def join_places(self) -> WorkTable:
-        """Return the table with those places between MPI calls merged that are one place of the
-        program.
+        """Return the table in which times between MPI calls are merged, if they belong to one place
+        in the program and processes merely make different calls around it.
         """
         _, totals, counts = self.by_key
         group = group_places(self.keys, totals, counts)
@@ -451,7 +451,7 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def weight(self) -> Durations:
-        """Durations of the work that is compared: as recorded, or without waits for CPUs."""
+        """Durations of the edges, as used to compare work: as recorded, or without waits for CPUs."""
         return self.graph.weight
 
     def skip_cpu_waits(self) -> Replay:
@@ -639,8 +639,8 @@ class Replay(Struct, frozen=True, dict=True):
         return edges[own.select((number < pl.col("most")).fill_null(False)).to_series().to_numpy()]
 
     def find_releases(self, processes: Sequence[int] | None = None) -> np.ndarray:
-        """Return the edges of the work of processes from their last call or wait until they release
-        others. processes: None for all.
+        """Return the edges with work of processes between their last call or wait and the moment
+        when they release waiting processes. processes: None for all.
         """
         if HANDOFF not in self.job.calls:
             return np.zeros(0, np.int32)
@@ -683,9 +683,9 @@ class Replay(Struct, frozen=True, dict=True):
     def react_as_others(
         self, processes: Sequence[int], choose: Callable[[Kind], np.ndarray] | None = None
     ) -> Changes:
-        """Return changes in which launches, returns and hand-offs of processes have the median
-        latencies of the others. choose: function that returns the edges of these processes for a
-        kind; None for all.
+        """Return changes in which launches, returns from calls and hand-offs of some processes have
+        the median latencies of the others. choose: function that returns the edges of these
+        processes for a kind; None for all.
         """
         changes: Changes = []
         for kind, (known, place, typical) in self._latencies.items():
@@ -726,8 +726,8 @@ class Replay(Struct, frozen=True, dict=True):
         return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:
-        """Return changes in which work of some kinds takes this fraction of its time. chosen:
-        arguments of :meth:`select`.
+        """Return changes in which work of some kinds takes only a fraction (`factor`) of its time.
+        chosen: arguments of :meth:`select`.
         """
         return [(self.select((kind,), **chosen), factor) for kind in kinds]
 
@@ -750,8 +750,9 @@ class Replay(Struct, frozen=True, dict=True):
         return self._share(table.keep(table.find_alike(own)), own)
 
     def transfer_as_others(self, is_wanted: Callable[[tuple[str, ...]], bool]) -> Changes:
-        """Return changes in which transfers on some channels between hosts take as long as on the
-        others: the median for the same operation, size, and number of members and hosts.
+        """Return changes in which transfers on some channels (sets of communicating processes)
+        between hosts take as long as on the others: the median for the same operation, size, and
+        number of members and hosts.
 
         Channels with unknown members are included if their transfers end together with longer
         transfers on these. is_wanted: function that selects channels by their hosts.

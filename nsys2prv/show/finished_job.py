@@ -145,7 +145,9 @@ class FinishedJob(Struct, frozen=True):
         return tables[name].frame if name in tables else None
 
     def find_row(self, analysis: str, name: str) -> dict[str, Any]:
-        """Return the first row of a table as column -> value; empty without a row."""
+        """Return the first row of a table of an analysis as column -> value; empty without a row.
+        name: of the table.
+        """
         frame = self.find_frame(analysis, name)
         return {} if frame is None or frame.is_empty() else frame.row(0, named=True)
 

@@ -294,7 +294,9 @@ class Style(Struct, frozen=True):
 
     @classmethod
     def for_output(cls, full: bool = False, rows: int | None = None, chosen: bool = False) -> Style:
-        """Return the style for standard output."""
+        """Return the style that suits standard output. full: print everything. rows: number of rows
+        per table, None by default. chosen: the user chose the analyses.
+        """
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         width = find_width()
         return cls(width, full, rows, not (width is None or plain), chosen)

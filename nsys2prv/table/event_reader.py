@@ -376,8 +376,8 @@ class EventReader(Struct, dict=True, weakref=True):
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
-        """Return the end of the last event of a layout on each thread (ns); -1 for threads without
-        any.
+        """Return the end of the last event of a layout in a unit on each thread of the trace (ns);
+        -1 for threads without any.
         """
         last = np.full(len(self.rows.units), -1)
         for ranges in self._read(RANGE, layout, unit):

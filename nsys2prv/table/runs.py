@@ -138,7 +138,9 @@ class Shape(Struct, frozen=True):
 
 @lru_cache(REMEMBERED_SHAPES)
 def get_shape(*fields: Any) -> Shape:
-    """Return the shape with these fields. Equal shapes are one object."""
+    """Return the shape with these fields. Equal shapes are one object, so that they can be compared
+    quickly.
+    """
     return Shape(*fields)
 
 
@@ -367,7 +369,9 @@ def read_run(run: Run, *names: str) -> dict[str, np.ndarray]:
 
 
 def rewrite_column(run: Run, name: str, values: np.ndarray) -> None:
-    """Replace the values of a column in the run's file. Every row must have a value."""
+    """Replace the values of a run's column in its file. name: of the column, in which every row
+    must have a value.
+    """
     column = run.columns[name]
     stored = np.ascontiguousarray(values, column.dtype)
     overwrite(run.path, column.values, stored.view(np.uint8).data)

@@ -201,8 +201,8 @@ class _ValueStatistics(Struct):
 
 
 def scale_fractions(results: Sequence[TaskResult], folder: Path) -> list[str]:
-    """Convert fractions in the results to integers, stored in this folder. Return warnings about
-    fractions that became 0.
+    """Convert sampled fractions in the results to integers, because traces contain only these. They
+    are stored in this folder. Return warnings about fractions that became 0.
     """
     statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
     lost: Counter[str] = Counter()
@@ -283,8 +283,8 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
 
 
 def close_open_ranges(results: Sequence[TaskResult], lasts: Mapping[int, int]) -> None:
-    """End open ranges and lasting states at the end of their report. lasts: last time (local ns) of
-    reports whose processes are captured again later.
+    """Give ranges without an end, and states that last, the end of their report. lasts: last time
+    (local ns) of reports whose processes are captured again later.
     """
     for result in results:
         if result.report in lasts:

@@ -90,7 +90,7 @@ class IdTable(Struct):
 
     @property
     def tasks(self) -> int:
-        """Number of tasks."""
+        """Number of tasks in the table."""
         return len(self.start)
 
     def get_table(self, task: int) -> np.ndarray:
@@ -145,7 +145,7 @@ class Slice:
         return len(self.times)
 
     def keep(self, rows: Places) -> None:
-        """Keep only these rows."""
+        """Keep only these rows of the slice: a slice, or indices."""
         self.times = self.times[rows]
         self._values = take_rows(self._values, rows)
         self._valid = take_rows(self._valid, rows)
@@ -234,7 +234,7 @@ class RangeSlice(Slice):
         return self.times
 
     def keep(self, rows: Places) -> None:
-        """Keep only these rows."""
+        """Keep only these ranges: a slice, or indices."""
         super().keep(rows)
         self.end, self.until = self.end[rows], self.until[rows]
 
@@ -261,7 +261,7 @@ class RangeSlice(Slice):
             self.at_end = places[np.argsort(self._values["origin"][places], kind="stable")]
 
     def find_field(self, name: str) -> np.ndarray:
-        """Return a field of all rows as int64, ABSENT if missing or unknown."""
+        """Return a field (by name) of all rows as int64, ABSENT if missing or unknown."""
         level = self.layout.by_name[name].level
         if (CALLERS if level else name) not in self._values:
             return np.full(len(self), ABSENT)
@@ -281,7 +281,9 @@ class RangeSlice(Slice):
         return self.column("order") if "order" in self._values else self.end
 
     def split(self, rows: Places = EVERY) -> Iterator[AlikeRanges]:
-        """Yield groups of rows with the same written fields, sorted by the bits of these fields."""
+        """Yield groups of ranges for which the same fields are written, sorted by the bits of these
+        fields.
+        """
         index, bits = self.index, []
         places = np.arange(len(self))[rows]
         if not len(places):
@@ -353,7 +355,7 @@ def join_columns(slices: Sequence[Slice]) -> dict[str, np.ndarray]:
 
 
 class AlikeRanges(Struct, frozen=True):
-    """Ranges of a slice that have the same written fields."""
+    """Ranges of a slice for which the same fields are written."""
 
     ranges: RangeSlice
     #: Bits of these fields.
@@ -383,11 +385,13 @@ class AlikeRanges(Struct, frozen=True):
         return self.ranges.find_order()[self.rows]
 
     def find(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column, as :meth:`Slice.find` does."""
+        """Return a column as stored, and the table of the trace's numbers into which its values are
+        indices, or None (see :meth:`Slice.find`).
+        """
         return self.ranges.find(name, self.rows)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column or a field with the trace's numbers."""
+        """Return a column or a field (by name) with the trace's numbers."""
         field = self.layout.by_name.get(name)
         if field is not None and field.level:
             return self.ranges.find_field(name)[self.rows]

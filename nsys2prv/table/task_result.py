@@ -129,7 +129,7 @@ class TaskResult(Struct):
             self.left_out[name, reason] += int(count)
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
-        """Store and count lines, and count those that were excluded."""
+        """Store and count communication lines, and count those that were excluded."""
         self.lines[lines.kind] += len(lines.send)
         if not writer.field_masks.get(lines.kind, 1):
             return self.leave_out(lines.kind, Reason.LAUNCH_LEFT_OUT, len(lines.send))
@@ -233,7 +233,7 @@ def repair_times(
 
 
 def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> list[Run]:
-    """Store lines; return their run, if there are any.
+    """Store communication lines; return their run, or nothing without any.
 
     Lines without usable times are dropped. The row to which a line leads is stored under the same
     condition.

@@ -73,7 +73,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     @property
     def waiting(self) -> str:
-        """Return a text that names the ranks that wait for the bottlenecks."""
+        """Return a text that names the ranks that wait for others."""
         if is_shared(self.frames):
             return "Kernels"
         return "GPUs" if self.job.has_gpus else "Ranks"
@@ -143,7 +143,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     # Times and places of edges.
 
     def measure(self, edges: np.ndarray) -> np.ndarray:
-        """Return the recorded duration of each edge (ns); a call includes its wait."""
+        """Return the recorded duration of the work of each edge (ns); a call includes its wait."""
         begin, end = self.find_times(edges)
         return np.maximum(end - begin, 0)
 
@@ -242,7 +242,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
 
     def name_place(self, kind: Kind, key: int) -> str:
         """Return the name of a call, a launch, or the time between two calls: for example `in
-        cudaFree`.
+        cudaFree`. kind: of edge, such as CALL or GAP. key: number of the name or place.
         """
         if kind == Kind.CALL:
             return f"in {self.name_call(key)}"
@@ -385,7 +385,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     # Host activity.
 
     def name_processes(self, processes: Sequence[int]) -> str:
-        """Return ranks with hosts and GPUs, or a thread of a helper with its host, as text."""
+        """Return a text that names processes: ranks with hosts and GPUs, or a thread of a helper
+        with its host.
+        """
         if (row := self.replay.job.helpers.get(processes[0])) is None:
             return self.job.describe_ranks([one + 1 for one in processes])
         name, node = self.context.name_thread(row)
@@ -488,8 +490,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return Pauses(parts, *named)
 
     def find_function(self, edges: np.ndarray) -> str:
-        """Return the program location of the host with the most time in these calls, or between
-        calls, from call stacks; "" if stacks do not show it.
+        """Return where in the program (from call stacks) the host is for most of the time of these
+        edges (calls, or pauses between calls); "" if stacks do not show it. Only the host with the
+        most time counts.
         """
         kinds = set(self.edges.kind[edges].tolist())
         if (

@@ -75,7 +75,7 @@ class NamedTime(Struct, frozen=True):
 
 
 class Pauses(Struct, frozen=True):
-    """Activities of a host during pauses."""
+    """Activities of a host during its pauses between calls."""
 
     #: Part of PARTS -> its time (ns).
     parts: Mapping[str, int]
@@ -149,7 +149,7 @@ class HostUse(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Return advice for this activity."""
+        """Return advice for reducing this activity of hosts."""
         part = self.own
         calls = self.list_calls(part)
         first, second, *_ = [*(one.name for one in calls), "", ""]
@@ -235,7 +235,7 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def job(self) -> JobRanks:
-        """Names of ranks and GPUs."""
+        """Names of the ranks and GPUs of the job."""
         return JobRanks.from_job(self.context, self.devices)
 
     @cached_property

@@ -33,7 +33,7 @@ MOST_OBJECTS = 65_535
 
 
 class TraceContent(Struct, frozen=True):
-    """The contents of a trace, except its records."""
+    """All facts about a trace except its records: rows, names, layouts and clocks."""
 
     #: Processes, threads, streams and devices: `model.tree` has the rows that records name.
     model: ObjectModel

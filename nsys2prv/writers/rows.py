@@ -69,7 +69,7 @@ FindRoles = Callable[[Sequence[ReportInfo], Evidence], Roles]
 
 
 class TraceRow(Struct, frozen=True):
-    """A row of the trace, which Paraver calls a thread."""
+    """A row of the trace (a thread, stream or device), which Paraver calls a thread."""
 
     #: For people, without its address.
     name: str
@@ -132,8 +132,8 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     @cached_property
     def addresses(self) -> list[str]:
-        """Return `cpu:application:task:thread` for every thread, as records name it. CPUs are
-        numbered from 1 over all nodes.
+        """Return the address of every thread as records contain it: `cpu:application:task:thread`.
+        CPUs are numbered from 1 over all nodes.
         """
         following, free = [], 1
         for count in self.cpus_per_node:
@@ -544,7 +544,9 @@ def _name_task(process: RankedProcess, info: ReportInfo) -> str:
 
 
 class Device(Struct):
-    """The row of a device: its name, and its key in each report that has it."""
+    """A device (such as a GPU) with a row of the trace: its name, and its key in each report that
+    has it.
+    """
 
     #: Name of the row, and number of the GPU on its machine, None of other devices.
     name: str
@@ -646,7 +648,9 @@ class GpuNumbers:
         return key.device
 
     def identify(self, report: int, key: DeviceKey) -> tuple:
-        """Return a key that identifies a report's GPU among all GPUs of the trace."""
+        """Return a key that identifies a GPU among all GPUs of the trace. key: the GPU in this
+        report.
+        """
         return identify_gpu(self.infos, self.machines, report, key)
 
     def find_gpu_number(self, report: int, number: int) -> int:

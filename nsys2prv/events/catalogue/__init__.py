@@ -48,7 +48,7 @@ FRACTION = " (fraction)"
 
 
 class DomainCode(Struct, frozen=True):
-    """Event type that depends on the NVTX domain: base + 100 * domain number."""
+    """An event type that depends on the NVTX domain: base + 100 * domain number."""
 
     #: Event type of the default domain, which has number 0.
     base: int
@@ -58,12 +58,12 @@ class DomainCode(Struct, frozen=True):
     only_named: bool = False
 
     def code_of(self, domain: str, number: int) -> int:
-        """Return the event type of a domain by its name and its number."""
+        """Return the event type for the domain with this name and number."""
         return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
 
 
 class ValueSet(Struct, frozen=True):
-    """A fixed set of values, equal in every trace."""
+    """A fixed set of values with labels, equal in every trace."""
 
     #: Name in the catalogue.
     name: str
@@ -72,7 +72,9 @@ class ValueSet(Struct, frozen=True):
 
 
 class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names found in the reports. They get numbers when the trace is written."""
+    """A set of names that are found in reports (such as kernels). They get numbers when the trace
+    is written.
+    """
 
     #: Name in the catalogue.
     name: str
@@ -88,12 +90,12 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
         return _read_known_names(self.known) if self.known else {}
 
     def find_values(self, names: re.Pattern[str]) -> list[int]:
-        """Return the values of the names that a pattern matches at their start."""
+        """Return the values of the listed names that a pattern matches at their start."""
         return [value for name, value in self.list_known_values().items() if names.match(name)]
 
 
 class Field(Struct, frozen=True):
-    """One field of a record, with its event type."""
+    """One field of a record, which is written with its event type."""
 
     #: Name within its layout.
     name: str
@@ -135,7 +137,7 @@ class Field(Struct, frozen=True):
 
 
 class State(Struct, frozen=True, forbid_unknown_fields=True):
-    """A value of state records."""
+    """A state that a row of a trace can be in, with its number and color."""
 
     #: Name in declarations.
     name: str
@@ -162,7 +164,7 @@ class StateRule(Struct, frozen=True):
     yields: bool = False
 
     def find_state(self, name: str) -> int | None:
-        """Return the state during an event with this name, or None."""
+        """Return the number of the state that a row is in during an event with this name, or None."""
         fitting = (state for state, pattern in self.names if re.search(pattern, name))
         return next(fitting, self.otherwise)
 
@@ -196,7 +198,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def usual_mask(self) -> int:
-        """Bits of the fields that are written by default."""
+        """Bits of the fields that are written by default (bit n: the n-th field)."""
         return self._mask(lambda field: not (field.detail or field.of_launch))
 
     @cached_property
@@ -217,7 +219,7 @@ class Layout(Struct, frozen=True, dict=True):
 
     @cached_property
     def callers_mask(self) -> int:
-        """Bits of the fields with callers."""
+        """Bits of the fields with callers (functions of the call stack)."""
         return self._mask(lambda field: field.level)
 
     @cached_property
@@ -657,5 +659,5 @@ def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, 
 
 @cache
 def map_labels(value_set: str) -> dict[str, int]:
-    """Return label in lower case -> value for a value set."""
+    """Return label (in lower case) -> value for the value set with this name."""
     return {label.lower(): value for value, label in load_catalogue().value_sets[value_set].labels}

@@ -181,12 +181,14 @@ class Comparison(Struct, frozen=True):
 
     @property
     def is_alike(self) -> bool:
-        """True if the unit takes equally long in both runs, within the uncertainty."""
+        """True if the compared unit (iteration or job) takes equally long in both runs, within the
+        uncertainty.
+        """
         return abs(self.change) < max(ALIKE, self.noise or 0.0)
 
     @property
     def disagrees(self) -> bool:
-        """True if the job changes differently from the compared iteration."""
+        """True if the whole job changes differently from the compared iteration."""
         if self.unit != "iteration":
             return False
         of_job = 0 if abs(self.job_change) < ALIKE else np.sign(self.job_change)

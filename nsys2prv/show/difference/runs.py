@@ -134,8 +134,10 @@ def rename(run: Run, names: dict[str, str]) -> Run:
 
 
 def count_work(run: Run, unit: str) -> pl.DataFrame:
-    """Count the executions of each kernel (without kernels: MPI call) per rank and unit. Columns:
-    `name`, `count`, the total `time` (ns), and the kernel that it `follows`.
+    """Count the executions of each kernel (without kernels: MPI call) per rank and unit (iteration
+    or job).
+
+    Columns: `name`, `count`, the total `time` (ns), and the kernel that it `follows`.
     """
     part = "kernel" if (run.work["part"] == "kernel").any() else "mpi"
     rows = run.work.filter(pl.col("part") == part, pl.col("name") != "")

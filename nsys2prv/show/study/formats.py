@@ -243,7 +243,7 @@ def _write_number(value: float | None) -> str:
 
 
 def name_file(number: int, run: Run) -> str:
-    """Return the name of a run's file, without its ending. number: place of the run, from 1."""
+    """Return a name for the file of a run, without ending. number: place of the run, from 1."""
     label = re.sub(r"[^\w.-]+", "_", run.title).strip("._")
     return f"{number}_{label}"
 
@@ -327,7 +327,7 @@ class Study(ComparedRuns):
         return {name: make_file(drawn) for name, drawn in draw_study(self).items()}
 
     def to_talp(self, folder: str | Path) -> list[Path]:
-        """Write one TALP file per run, for TALP-Pages; return their paths."""
+        """Write a file for each run in the format of TALP-Pages to this folder; return their paths."""
         return write_talp_files(self, Path(folder))
 
     def _repr_html_(self) -> str:

@@ -70,8 +70,8 @@ EVENTS, STATES, TAGS = 0, 1, 2
 
 
 class Severity(Enum):
-    """ERROR: Paraver or one of its tools crashes, hangs, refuses the trace, or loses or
-    misrepresents data. WARNING: the trace is misleading.
+    """Severity of a broken rule. ERROR: Paraver or one of its tools crashes, hangs, refuses the
+    trace, or loses or misrepresents data. WARNING: the trace is misleading.
     """
 
     ERROR = "error"
@@ -117,7 +117,7 @@ class CheckFinding(Struct):
 
     @property
     def severity(self) -> Severity:
-        """Return its severity."""
+        """Return the severity of the broken rule."""
         return RULES[self.rule].severity
 
     @property
@@ -133,7 +133,9 @@ class CheckFindings(list[CheckFinding]):
     def add(
         self, rule: str, file: str, line: int = 0, example: object = "", count: int = 1
     ) -> None:
-        """Count places where a rule is broken. The first place determines the line and the example."""
+        """Count places where a rule is broken. The first place (line of a file, with an example) is
+        kept. rule: name of the rule. count: number of places.
+        """
         for finding in self:
             if (finding.rule, finding.file) == (rule, file):
                 finding.count += count
@@ -178,7 +180,7 @@ class Header(Struct, frozen=True):
 
 def read_header(line: str, file: str, findings: CheckFindings) -> Header | None:
     """Check the first line of a .prv and return its contents; None if the following lines cannot be
-    read without it.
+    read without it. file: name for findings.
     """
     match = _HEADER.fullmatch(line)
     if match is None:
@@ -353,7 +355,7 @@ class CheckedContents(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """Result of checking a trace."""
+    """Result of checking a trace: findings and contents."""
 
     #: The .prv or .prv.gz.
     path: Path

@@ -55,7 +55,9 @@ class Choice(Struct, frozen=True, dict=True):
 
     @cached_property
     def joined(self) -> tuple[bytes, np.ndarray]:
-        """All texts concatenated, with the start of each and the end of the last (int32)."""
+        """All texts concatenated as bytes, and an array of where each starts and where the last
+        ends (int32).
+        """
         return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
 
 

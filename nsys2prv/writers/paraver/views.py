@@ -89,8 +89,8 @@ def _explain(view: View, contents: Contents, names: Mapping[int, str]) -> str:
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> str:
-    """Return a text that lists views with data in the trace: the first views by menu, or all. fits:
-    from :func:`find_views_for_trace`.
+    """Return a text that lists the views with data in a trace: a few for each menu or, with
+    `everything`, all, and then those without data. fits: from :func:`find_views_for_trace`.
     """
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     listed = shown if everything else _choose_listed_views(shown)

@@ -249,8 +249,8 @@ def _list_names(content: TraceContent) -> Iterator[tuple[int, int, str]]:
 
 
 def name_unknown(values: ValueSet, column: np.ndarray, are_names: bool) -> list[Packets]:
-    """Return a packet that names the values in a column that the value set does not list, by their
-    numbers.
+    """Return a packet (or none) that gives names to the values in a column that the value set does
+    not list: their numbers.
     """
     known = [value for value, _ in values.labels]
     unknown = np.unique(column[~np.isin(column, known)])

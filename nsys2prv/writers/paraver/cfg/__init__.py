@@ -128,7 +128,7 @@ class Single(Window, frozen=True, tag=True):
 
     @property
     def types(self) -> Filter:
-        """Return the filter of event types."""
+        """Return the filter that selects event types."""
         return self.filters.get("evt_type", PASS_ALL)
 
     @property
@@ -307,7 +307,7 @@ def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None
 
 
 def list_core_views() -> list[str]:
-    """Return the paths of all core views, relative to this folder."""
+    """Return the paths of all core views, relative to the folder of views."""
     root = find_views_folder()
     return sorted(str(path.relative_to(root)) for path in root.rglob(f"*{VIEW_SUFFIX}"))
 
@@ -348,7 +348,9 @@ def format_cfg(
 
 
 def combine_cfgs(description: str, cfgs: Iterable[Cfg]) -> Cfg:
-    """Return a view that opens several others, with windows and tables that zoom together."""
+    """Return a view that opens several others, with windows and tables that zoom together.
+    description: of the new view.
+    """
     windows: list[Single | Composed] = []
     tables: list[Histogram] = []
     for cfg in cfgs:
