@@ -53,8 +53,8 @@ NOTICEABLE_RATIO = 1.2
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
     """Return the number of the clock of each report, and the names of the clocks. A clock belongs
-    to a host, or to a report whose host's clock is unknown. Hosts with equal names are numbered, in
-    rank order.
+    to a host, or to a single report if it recorded no clock that places it. Hosts with equal names
+    are numbered, in rank order.
     """
     keys: dict[tuple[int, int], int] = {}
     used: Counter[str] = Counter()

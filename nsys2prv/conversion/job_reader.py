@@ -419,8 +419,8 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 
 class Found(Struct):
-    """Results that on-demand kinds compute from all events of a job: records, rows' places and
-    names of values.
+    """Results that on-demand kinds compute from all events of a job: records, places of tasks in
+    parallel groups, and names of values.
     """
 
     #: Runs in trace time.

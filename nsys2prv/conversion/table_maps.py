@@ -88,7 +88,7 @@ class TableMap(Struct, frozen=True):
         )
 
     def find_overlapping(self, span: Span) -> np.ndarray:
-        """Return a mask of the blocks with rows in a span, and of the block that ends last."""
+        """Return a mask of the blocks with rows in a time span, and of the block that ends last."""
         begins, ends, *_ = self.bounds
         found = (begins <= span[1]) & (ends >= span[0])
         found[ends.argmax()] = True

@@ -242,7 +242,9 @@ class Rows(Struct):
 
 
 class CommunicationLines(Struct):
-    """Communication lines from a sender to a receiver. All arrays have one element per line."""
+    """Communication lines of one kind, each from a sender to a receiver. All arrays have one
+    element per line.
+    """
 
     #: Kind of lines, a name in the catalogue.
     kind: str

@@ -92,7 +92,7 @@ def has_series(columns: Mapping[str, object]) -> bool:
 
 
 def list_traits(table: str) -> bytes:
-    """Return a byte of traits (such as: a range that may stay open) for each type of rows; nothing
+    """Return the traits (IS_RANGE, IS_NAME) of each type of rows, as a byte for each type; nothing
     for a table with ranges only.
     """
     if table != NVTX_TABLE:

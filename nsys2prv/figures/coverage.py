@@ -66,8 +66,8 @@ class Coverage(Struct, frozen=True):
     cut_in_mpi: frozenset[int] = frozenset()
 
     def describe_cut(self) -> str:
-        """Return a sentence about processes for which the recording of calls ends before their
-        report does, or "".
+        """Return a sentence about processes for which the recording of GPU work or MPI calls ends
+        before their report does, or "".
         """
         ends = [
             f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_moment(until, self.duration)}"

@@ -187,8 +187,8 @@ class AnalysisOptions(Struct, frozen=True):
     unmatched: tuple[str, ...] = ()
 
     def find_groups(self, names: np.ndarray) -> np.ndarray:
-        """Return the group of each NVTX name, or -1. Names of a group differ only in numbers.
-        names: values of names.
+        """Return for each NVTX name the number of its group (names that differ only in numbers are
+        usually one group), or -1. names: values of names.
         """
         found: np.ndarray = np.load(str(self.groups), mmap_mode="r")[names]
         return found

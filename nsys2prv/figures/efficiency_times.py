@@ -145,7 +145,8 @@ def measure_hosts(
     each region, in all parts of the job.
 
     The columns are those in PART, elapsed_ns, outside_mpi_ns, useful_ns, running_ns (on a CPU) out
-    of known_ns, begin_ns and end_ns of the part, and times of OpenMP.
+    of known_ns, begin_ns and end_ns of the part, and times of OpenMP. regions: NVTX ranges with
+    separate figures.
     """
     own = unit.list_iterations(task)
     main = int(own["thread"][0]) if own.height else choose_thread(unit, task)

@@ -42,8 +42,8 @@ IN_CUDA = (_OWNERS["a cuda library"], _OWNERS["the cuda driver"])
 
 
 class Reach(Struct, frozen=True):
-    """The early end of recorded CUDA calls: of one thread, or of all threads of a task, while other
-    events go on.
+    """The early end of recorded CUDA or MPI calls: of one thread, or of all threads of a task,
+    while other events go on.
     """
 
     #: Task of the trace (from 1), and the thread; -1 for all of the task's.

@@ -521,7 +521,9 @@ class ComparedRuns(Struct):
         return [(head, own) for head, own in named if any(one is not None for one in own[:-1])]
 
     def list_shares(self, finding: Finding) -> list[float | None]:
-        """Return the share of a finding of the largest run in each run, or None."""
+        """Find a finding of the largest run in all runs. Return its share in each run, or None
+        where it does not occur.
+        """
         shares = []
         for run in self.runs:
             alike = [

@@ -172,7 +172,8 @@ def number_group(
     own_error: float | None = None,
 ) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Number the calls of one group so that the calls of one collective have the same ordinal.
-    Return the ordinals of each member that fits, by its index in `members`, and findings.
+    Return two results: for each member that fits, by its index in `members`, the ordinals of its
+    calls; and findings.
 
     Ordinals count the calls of the member that fits most of the others. Two members' calls are in
     memory at a time. members: sorted. error: of the clocks as placed (ns). own_error: of times by

@@ -144,8 +144,8 @@ _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Ca
 
 
 def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
-    """Divide the span among the GPU activities of the rank on the critical path and, while its GPUs
-    are idle, the dependencies on the path.
+    """Divide the time of a replay's span: while the GPUs of the rank on the critical path work,
+    among their activities; while they are idle, among the dependencies on the path.
 
     Yield `edge` (-1 if unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece,
     some at a time. They add up to the span. Host activity during GPU work does not make a job

@@ -280,8 +280,8 @@ OF_MPI = 2
 
 
 def list_slow_links(replay: Replay) -> Iterator[tuple[int, ...]]:
-    """Yield pairs of processes whose link is slower than all others of its sort (within a host, or
-    between two hosts), and processes with only slow links.
+    """Yield pairs of processes whose connection is slower than all others of its sort (within a
+    host, or between two hosts), and single processes with only slow connections.
     """
     messages = _list_messages(replay)
     messages = messages.filter(pl.col("bytes") >= SMALL_COPY)

@@ -220,8 +220,8 @@ class WorkTable(Struct, frozen=True, dict=True):
         return Excess(mean, error, longest, sums, usually)
 
     def join_places(self) -> WorkTable:
-        """Return the table in which times between MPI calls are merged, if they belong to one place
-        in the program and processes merely make different calls around it.
+        """Return the table in which times between MPI calls are merged if they belong to one place
+        in the program, at which processes make different calls (see :func:`group_places`).
         """
         _, totals, counts = self.by_key
         group = group_places(self.keys, totals, counts)

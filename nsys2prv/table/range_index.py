@@ -70,8 +70,8 @@ def write_ranges(
     """Append ranges to a file and return the stored columns by name, and the index of the ranges.
 
     columns: int64, sorted by (begin, -end), ABSENT for missing or unknown fields. mask: bits of the
-    fields to keep. block_rows: rows per block. closings: for states, when each is closed; None if
-    unknown.
+    fields to keep. block_rows: rows per block. closings: for states, when objects cease to have one
+    (OPEN: with the trace), and these objects, shape (2, objects); None if unknown.
     """
     stored, always, some = {}, 0, 0
     for name in TIME_COLUMNS:

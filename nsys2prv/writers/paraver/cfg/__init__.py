@@ -296,8 +296,8 @@ def find_views_folder() -> Path:
 
 
 def make_view_command(trace: str, view: str, span: tuple[int, int] | None = None) -> str:
-    """Return the command that opens a trace in Paraver with a view. span: start and end (ns) of the
-    time to show.
+    """Return the command that opens a trace in Paraver with a view. trace, view: their paths. span:
+    start and end (ns) of the time to show, None for all.
     """
     time = ""
     if span:
