@@ -77,6 +77,10 @@ class Templates(Struct, frozen=True):
     firsts: pl.Series
 
 
+#: Bytes of a column's texts that are joined to number them. Rows can share a text, so a column can have far more.
+LARGEST_TEXTS = 1 << 26
+
+
 class DistinctTexts:
     """The distinct texts of a column.
 
@@ -103,13 +107,12 @@ class DistinctTexts:
             return np.zeros(len(column), np.int64), NO_TEXTS
         column = column if column.dtype == pl.Binary else column.cast(pl.String)
         column = fill_nulls(column, b"" if column.dtype == pl.Binary else "")
-        if not core:
+        lengths = column.bin.size() if column.dtype == pl.Binary else column.str.len_bytes()
+        if not core or lengths.sum() > LARGEST_TEXTS:
             distinct, codes = number_distinct(column.cast(pl.Binary))
             return codes, cls(distinct)
-        if column.dtype == pl.Binary:
-            lengths, joined = column.bin.size(), b"".join(column)
-        else:
-            lengths, joined = column.str.len_bytes(), column.str.join().item().encode()
+        is_text = column.dtype == pl.String
+        joined = column.str.join().item().encode() if is_text else b"".join(column)
         numbers, texts = np.array(lengths, np.int64), core.Texts()
         texts.add(joined, numbers)
         return numbers, cls(read=texts)

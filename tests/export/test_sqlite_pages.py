@@ -462,7 +462,10 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "fuzz_pages"
     sources = [
         ROOT / "tests/fuzz/fuzz_pages.c",
-        *(native / f"{name}.c" for name in ("lost", "pages", "records", "stacks", "texts")),
+        *(
+            native / f"{name}.c"
+            for name in ("lost", "outline", "pages", "records", "stacks", "texts")
+        ),
     ]
     built = subprocess.run(
         [

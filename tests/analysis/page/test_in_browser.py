@@ -20,9 +20,10 @@ from tools.studies import make_study_data
 from tools.view_answers import SAMPLES
 
 import nsys2prv
+from nsys2prv._util.files import read_data_text
 from nsys2prv.cli import main
 from nsys2prv.show.finished_job import FinishedJob
-from nsys2prv.show.page import join_modules, make_page, make_study_page
+from nsys2prv.show.page import WEB, join_modules, make_page, make_study_page
 from nsys2prv.show.page.excerpts import choose_excerpts
 from nsys2prv.show.study.formats import Study
 
@@ -456,6 +457,8 @@ def test_a_difference_and_a_notebook(visit: Callable[..., Any], tmp_path: Path) 
 def test_modules(browser: Any) -> None:
     page = browser.new_page()
     script = path_of("modules.js").read_text(encoding="utf-8")
+    # Colours of modules come from the page's style.
+    page.add_style_tag(content=read_data_text(WEB, "page.css"))
     page.add_script_tag(content=join_modules(script))
     assert page.evaluate("failures") == []
     assert page.evaluate("checked") >= script.count("\ncheck("), "it ran to its end"
