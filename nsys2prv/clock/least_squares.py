@@ -54,6 +54,9 @@ USUAL_SCATTER = 1.5
 LATE_MIDDLE = 1.25
 #: The diagonal of the equations: so much above 1 that they can be solved where nothing determines a host.
 UNIT = 1 + 1e-12
+#: A host's own matrix can be inverted if its determinant is at least this share of the product of its
+#: diagonal.
+LEAST_REST = 1e-14
 #: Parts of a host's span whose residuals are compared, and how many ends each needs.
 PARTS_OF_SPAN, ENOUGH_ENDS = 8, 16
 #: A part is off the line if its median differs from it by more than this many standard deviations of a
@@ -239,8 +242,30 @@ def solve_network(
     hosts: their number.
 
     In each connected part, the host with the lowest number is the reference. A host without common
-    collectives is its own reference.
+    collectives is its own reference. Hosts whose times are too far apart to be computed with are
+    left out, with a finding.
     """
+    try:
+        return _solve_network(blocks, links, hosts)
+    except _UnsolvableError as error:
+        left_out = error.hosts
+    counts = [
+        sum(int(block.seen[:, block.clocks == host].sum()) for block in blocks) for host in left_out
+    ]
+    drop_ends(blocks, left_out)
+    links = [link for link in links if not {link.host, link.reference} & {*left_out}]
+    estimates, findings = solve_network(blocks, links, hosts)
+    unfit = [
+        ClockFinding(FindingKind.UNFIT, count, clock=host)
+        for host, count in zip(left_out, counts, strict=True)
+    ]
+    return estimates, [*unfit, *findings]
+
+
+def _solve_network(
+    blocks: list[CollectiveEnds], links: list[Estimate], hosts: int
+) -> tuple[list[Estimate], list[ClockFinding]]:
+    """Compute what :func:`solve_network` returns. Raise _UnsolvableError if hosts have no solution."""
     start = _start_from_tree(links, hosts)
     fit = _Fit(
         blocks,
@@ -329,6 +354,14 @@ def _start_from_tree(links: list[Estimate], hosts: int) -> list[Estimate]:
     return [placed[host] for host in range(hosts)]
 
 
+class _UnsolvableError(Exception):
+    """The equations of some hosts have no solution."""
+
+    def __init__(self, hosts: list[int]) -> None:
+        super().__init__(hosts)
+        self.hosts = hosts
+
+
 class _Fit(Struct):
     """A least-squares fit in progress."""
 
@@ -413,7 +446,8 @@ class _Fit(Struct):
         Results: the root of the inverse of each host's own matrix, shape (hosts, 2, 2), 0 for fixed
         hosts; the matrix of all hosts, in units in which each host's own matrix is 1, minus the
         products of terms shared with eliminated variables; the right side, shape (hosts, 2); and
-        how the step determines the lateness of each block.
+        how the step determines the lateness of each block. Raise _UnsolvableError for hosts whose
+        own matrix cannot be inverted.
         """
         hosts = np.arange(len(self.reference))
         own, right = np.zeros((len(hosts), 2, 2)), np.zeros((len(hosts), 2))
@@ -447,6 +481,10 @@ class _Fit(Struct):
         own[:, 1, 1] += prior
         right[:, 1] -= self.corrections.drift * SECOND * prior
         own[~free] = np.eye(2)
+        # Rounding may leave nothing of the determinant.
+        rest = 1 - own[:, 0, 1] ** 2 / (own[:, 0, 0] * own[:, 1, 1])
+        if singular := np.flatnonzero(rest < LEAST_REST).tolist():
+            raise _UnsolvableError(singular)
         root = np.linalg.inv(np.linalg.cholesky(own)) * free[:, None, None]
         matrix = np.eye(right.size) * UNIT
         for clocks, part in shared:

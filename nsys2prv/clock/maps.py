@@ -70,6 +70,27 @@ SAME_MACHINE_NS = 1_000_000_000
 UNPLACED = "none"
 
 
+#: Clocks that are far off are first shifted by a multiple of this (ns: one hour).
+COARSE = 3_600 * 1_000_000_000
+
+
+def find_coarse_shifts(spans: np.ndarray) -> np.ndarray:
+    """Return by how much (ns, int64, whole hours) each host's clock must be shifted so that its
+    first event comes about when that of the first host does. 0 for hosts with times in common with
+    the first host, because the hosts of a job run at the same time.
+
+    spans: first and last time of each host (ns), shape (hosts, 2); nan if unknown.
+    """
+    known = np.flatnonzero(np.isfinite(spans).all(axis=1))
+    shifts = np.zeros(len(spans), np.int64)
+    if len(known):
+        first, last = spans[known].astype(np.int64).T
+        is_apart = (first > last[0]) | (last < first[0])
+        hours = np.round((first - first[0]) / COARSE).astype(np.int64)
+        shifts[known] = np.where(is_apart, -COARSE * hours, 0)
+    return shifts
+
+
 class ReportClock(Struct, frozen=True):
     """The clocks of a report: their times at its local time 0 (ns); None if unknown."""
 

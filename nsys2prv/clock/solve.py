@@ -64,14 +64,20 @@ class Alignment(Struct, frozen=True):
 
 
 def solve_clocks(
-    names: Sequence[str], observed: Observations, pivot: int, spans: np.ndarray
+    names: Sequence[str],
+    observed: Observations,
+    pivot: int,
+    spans: np.ndarray,
+    shifts: np.ndarray | None = None,
 ) -> Alignment:
     """Compute the corrections of host clocks.
 
     names: of the hosts. observed: events in common. pivot: a time in the middle of all times (ns).
     spans: first and last placed time of each host, for which bounds must hold, shape (hosts, 2);
-    nan if unknown.
+    nan if unknown. shifts: how much later all these times are than the hosts' own clocks (ns, int64,
+    from :func:`~nsys2prv.clock.maps.find_coarse_shifts`; default: 0).
     """
+    shifts = np.zeros(len(names), np.int64) if shifts is None else shifts
     hosts, rows, findings = len(names), observed.collectives, [*observed.findings]
     sent = find_message_precedences(observed.messages, pivot)
     orders, binding = (
@@ -82,8 +88,8 @@ def solve_clocks(
     timed_by_gpu = rows.filter(pl.col("noise_kind") == NoiseKind.NCCL)["clock"].unique()
     is_timed_by_gpu = np.isin(np.arange(hosts), timed_by_gpu.to_numpy())
     estimates = _adjust_estimates(estimates, orders, observed.doubt, is_timed_by_gpu, findings)
-    corrections = list_corrections(estimates)
-    evidence = Evidence(rows, sent)
+    corrections = _list_whole_corrections(estimates, shifts)
+    evidence = Evidence(rows, sent, shifts)
     limit = np.array(
         [np.inf if e.method == UTC else LARGEST_CONTRADICTION + 10 * e.bound for e in estimates]
     )
@@ -108,12 +114,25 @@ def solve_clocks(
             for e in estimates
         ]
     sure = observed.doubt == 0
-    corrected = list_corrections(estimates).apply((spans - pivot).T, np.arange(hosts))
+    corrected = _list_whole_corrections(estimates, shifts).apply(
+        (spans - pivot).T, np.arange(hosts)
+    )
     span = float(np.nanmin(corrected)), float(np.nanmax(corrected))
-    host_clocks = [
-        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host]) for e in estimates
-    ]
+    host_clocks = []
+    for e in estimates:
+        own, of_reference = shifts[[e.host, e.reference]].tolist()
+        seen = span[0] + of_reference, span[1] + of_reference
+        clock = _to_host_clock(e, names[e.reference], pivot - own, seen, sure[e.host])
+        host_clocks.append(replace(clock, offset_ns=clock.offset_ns + own - of_reference))
     return Alignment(host_clocks, verdict, findings)
+
+
+def _list_whole_corrections(estimates: list[Estimate], shifts: np.ndarray) -> Corrections:
+    """Return the corrections of shifted times to the clocks of the references, which are not
+    shifted. shifts: of :func:`solve_clocks`.
+    """
+    own = list_corrections(estimates)
+    return Corrections(own.offset - shifts[[e.reference for e in estimates]], own.drift)
 
 
 def _solve_network(
@@ -246,15 +265,17 @@ class Evidence(Struct, frozen=True):
     collectives: pl.DataFrame
     #: Send and receive of each message.
     messages: Precedences
+    #: How much later the times are than the hosts' own clocks (ns), by host.
+    shifts: np.ndarray
 
     def judge(self, corrections: Corrections) -> Verdict:
         """Count and measure how often messages and collectives contradict the clocks (an effect
         before its cause), before and after the corrections.
         """
-        nothing = np.zeros_like(corrections.offset)
+        uncorrected = Corrections(-self.shifts.astype(float), np.zeros_like(corrections.drift))
         held = np.append(self.collectives["held"].to_numpy(), self.messages.held)
         verdict: dict[str, dict[str, dict[str, int]]] = {"used": {}, "held back": {}}
-        for when, by in (("before", Corrections(nothing, nothing)), ("after", corrections)):
+        for when, by in (("before", uncorrected), ("after", corrections)):
             late = np.append(*self._find_violations(by))
             for use, which in (("used", ~held), ("held back", held)):
                 checked = late[which & np.isfinite(late)]
@@ -281,7 +302,8 @@ class Evidence(Struct, frozen=True):
         count = len(wrong) + int(lost.sum())
         if not count or count > MISFIT_SHARE * (hosts["collective"].n_unique() + len(messages)):
             return self, 0
-        return Evidence(hosts.filter(~pl.col("collective").is_in(wrong)), messages[~lost]), count
+        kept = hosts.filter(~pl.col("collective").is_in(wrong))
+        return replace(self, collectives=kept, messages=messages[~lost]), count
 
     def split_by_component(self, part: np.ndarray) -> Evidence:
         """Divide collectives over several components of hosts (groups whose clocks are related)
@@ -290,7 +312,8 @@ class Evidence(Struct, frozen=True):
         hosts, messages = self.collectives, self.messages
         number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
         together = part[messages.before] == part[messages.after]
-        return Evidence(hosts.with_columns(collective=pl.Series(number)), messages[together])
+        split = hosts.with_columns(collective=pl.Series(number))
+        return replace(self, collectives=split, messages=messages[together])
 
     def _find_violations(self, corrections: Corrections) -> tuple[np.ndarray, np.ndarray]:
         """Return by how much (ns) each host's first end of a collective precedes the last start on

@@ -19,7 +19,14 @@ from msgspec.structs import replace
 
 from nsys2prv._util.text import format_bound, format_count, format_nanoseconds, list_some
 from nsys2prv.clock import ALIGNED_ERROR, MESSAGES, NOTE_KINDS
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, HostClock, Placement
+from nsys2prv.clock.maps import (
+    UNPLACED,
+    ClockMap,
+    ClockRecord,
+    HostClock,
+    Placement,
+    find_coarse_shifts,
+)
 from nsys2prv.conversion.job import Numbered, Opened, Placed, Read, complete
 from nsys2prv.conversion.options import AUTO, NONE
 from nsys2prv.match import (
@@ -89,6 +96,9 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     for report, span in job.spans.items():
         (first, last), known = maps[report].to_global(np.array(span)), spans[clocks[report]]
         spans[clocks[report]] = np.fmin(known[0], first), np.fmax(known[1], last)
+    shifts = find_coarse_shifts(spans)
+    spans += shifts[:, None]
+    maps = [one.delay(int(shifts[clock])) for one, clock in zip(maps, clocks, strict=True)]
     folder = job.folder / "clocks"
     folder.mkdir()
     observed = _observe_clocks(job, gather_facts(job, folder, maps, clocks))
@@ -104,7 +114,7 @@ def find_clock_corrections(job: Numbered) -> ClockRecord | None:
     from nsys2prv.match.gathering import merge_observations
 
     merged = merge_observations(gathered, messages, len(names))
-    return _make_record(solve_clocks(names, merged, pivot, spans), names, job)
+    return _make_record(solve_clocks(names, merged, pivot, spans, shifts), names, job)
 
 
 def _observe_clocks(job: Numbered, context: RelationContext) -> Observed:

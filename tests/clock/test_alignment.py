@@ -267,3 +267,17 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     assert [(f.kind, f.count) for f in alignment.findings] == [
         (FindingKind.BACKWARDS, backwards.sum())
     ]
+
+
+def test_a_host_that_is_too_far_off_to_be_computed_with_is_left_out() -> None:
+    rng = np.random.default_rng(3)
+    clocks = Clocks.random(rng, 3, 0.01e9, 20e-6)
+    clocks.offset[2] += 190 * 86_400 * 10**9
+    calls = simulate_collectives(rng, clocks, np.arange(3), draw_end_times(rng, 100, 1.0))
+    alignment = align_hosts(3, calls)
+    assert 2 in {
+        finding.clock for finding in alignment.findings if finding.kind == FindingKind.UNFIT
+    }
+    correction = alignment.corrections[1]
+    assert correction.reference == 0
+    assert measure_error(alignment, clocks, 1) <= correction.observed_bound_ns

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, place_reports
+from nsys2prv.clock.maps import (
+    UNPLACED,
+    ClockMap,
+    ReportClock,
+    find_coarse_shifts,
+    place_reports,
+)
 
 SECOND = 1_000_000_000
 UTC = 1_780_000_000 * SECOND
@@ -79,3 +85,19 @@ def test_maps_are_monotone_and_invert(drift: float) -> None:
     )
     exact = local - 12_345 + (local - 1_000) * drift
     assert np.abs(moved - exact).max() <= 2
+
+
+def test_clocks_that_are_far_off_are_shifted_by_whole_hours() -> None:
+    hour, days = 3_600 * SECOND, 190 * 86_400 * SECOND
+    spans = np.array(
+        [
+            (np.nan, np.nan),
+            (UTC, UTC + 60 * SECOND),
+            (UTC + 59 * SECOND, UTC + 5 * hour),
+            (UTC + days + 7 * SECOND, UTC + days + 60 * SECOND),
+            (UTC - 50 * days, UTC - 49 * days),
+            (UTC + 61 * SECOND, UTC + hour),
+        ]
+    )
+    assert find_coarse_shifts(spans).tolist() == [0, 0, 0, -days, 50 * days, 0]
+    assert find_coarse_shifts(spans[:1]).tolist() == [0]

@@ -2,6 +2,7 @@
 check what must stay unchanged.
 """
 
+import shutil
 import sqlite3
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ from nsys2prv.cli import main
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 MPI_TABLES = [f"MPI_{name}_EVENTS" for name in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")]
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Events of NCCL collectives: operation, number, and what compares times on several ranks.
 COLLECTIVE, NUMBER, TIMES = 9540, 9541, (9542, 9543, 9544, 9545, 9546)
 NOISE: dict[str, object] = {
@@ -310,3 +312,26 @@ def test_reports_that_name_no_host_have_clocks_of_their_own(tmp_path: Path) -> N
             first["offset_ns"] - host["offset_ns"], abs=2_000_000
         )
         assert abs(first["offset_ns"] - host["offset_ns"]) > 3_000_000
+
+
+@pytest.mark.parametrize("days", [190, -10_000])
+def test_a_clock_that_is_any_time_off_gives_the_same_trace(days: int, tmp_path: Path) -> None:
+    """The clock of the second host is set back or forward; only the correction shows it."""
+    lines, clocks, off = [], [], days * 86_400 * 10**9
+    for by in (0, off):
+        folder = tmp_path / str(by)
+        shutil.copytree(SAMPLES / "training", folder)
+        for rank in (2, 3) if by else ():
+            with sqlite3.connect(folder / f"rank{rank}.sqlite") as connection:
+                connection.execute(
+                    "UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?", (by,)
+                )
+        convert(sorted(folder.glob("rank*.sqlite")), folder / "out.prv")
+        text = (folder / "out.prv").read_text()
+        lines.append([line for line in text.splitlines() if not line.startswith("#")])
+        clocks.append(yaml.safe_load((folder / "out.clock.yaml").read_text())["hosts"]["node02"])
+    assert lines[0] == lines[1]
+    moved = {
+        name: clocks[0][name] + sign * off for name, sign in (("offset_ns", -1), ("at_utc_ns", 1))
+    }
+    assert clocks[1] == {**clocks[0], **moved}
