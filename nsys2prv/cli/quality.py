@@ -19,6 +19,7 @@ from nsys2prv.cli.report import Answer, choose_running, format_notes, make_headi
 from nsys2prv.conversion.quality import (
     WOULD_TELL,
     QualityNote,
+    assess_report_set,
     is_minor,
     list_options,
     list_unrecorded,
@@ -55,7 +56,8 @@ def run_quality(options: argparse.Namespace) -> Answer:
     """Run `nsys2prv quality`. Return its output, warnings and exit status."""
     with open_job(options.reports, **choose_running(options)) as job:
         described = job.describe(options.reports)
-        notes = [note for note in job.quality if note.kind != "not_recorded"]
+        notes = [*assess_report_set(job.prepared)]
+        notes += [note for note in job.quality if note.kind != "not_recorded"]
         infos = job.prepared.infos
         program = [] if options.anonymous else _read_program(infos[0])
     lacking = [note for note in notes if not is_minor(note)]

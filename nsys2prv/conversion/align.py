@@ -67,7 +67,8 @@ def align_reports(job: Read) -> Job:
         captures = _find_captures(job)
         job, silent, record = _align_by_clock_results(job, captures)
         advance(1)
-        warnings = [*job.warnings, *_check_job(job, captures), *warn_of_far_rows(job)]
+        mixed = _check_job(job, captures)
+        warnings = [*job.warnings, *mixed, *warn_of_far_rows(job)]
         warnings += _correct_rows(job, captures)
         searches = plan_searches(job.infos, job.list_objects())
         damaged = list(chain.from_iterable(job.run(search_streams, searches)))
@@ -91,6 +92,9 @@ def align_reports(job: Read) -> Job:
             # One warning is enough if the launcher's environment states the number of ranks.
             absent = warn_of_absent_members(context, len(placed.silent_in_nccl))
             placed = replace(placed, warnings=[*placed.warnings, *absent])
+            missing = absent
+        of_set = {"ranks_missing": missing, "reports_mixed": mixed, "ranks_claimed": claims}
+        placed = replace(placed, of_set=of_set)
     settled = partial(
         settle,
         notes=notes,

@@ -88,6 +88,9 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
     unread: list[str]
     #: Warnings for the summary.
     warnings: list[str]
+    #: Those about the set of reports, by kind of note of the quality: reports are missing, or do not
+    #: belong together.
+    of_set: Mapping[str, list[str]] = {}
     #: Path of a report -> outlines of its tables, if a time range is to be read.
     outlines: Mapping[Path, dict[str, Outline]] = {}
 

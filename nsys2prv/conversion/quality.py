@@ -130,6 +130,13 @@ def assess_quality(
     return notes + _note("not_recorded", [lines] if lines else [])
 
 
+def assess_report_set(job: Job) -> list[QualityNote]:
+    """Return notes about reports that are missing or do not belong to one job, which are also
+    warnings.
+    """
+    return [note for kind, found in job.of_set.items() for note in _note(kind, found)]
+
+
 def _find_reports_without_ranks(job: Job) -> set[int]:
     """Return the numbers of reports that contain only helper processes."""
     # In a part of a job, not all of these are in the trace.

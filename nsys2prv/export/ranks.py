@@ -101,7 +101,7 @@ def check_missing_ranks(
             which = f"there is no report of {inflect('rank', len(missing))} {list_some(missing)}"
         return [
             f"the job has {size} ranks ({size_name}), but {which}, so collectives and messages with other "
-            "ranks are incomplete"
+            "ranks are incomplete, and late ranks may not be named"
         ]
     return []
 

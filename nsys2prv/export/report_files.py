@@ -198,6 +198,15 @@ def _list_reports_at(path: Path) -> list[Path]:
     return list(chain.from_iterable(lists))
 
 
+def _find_folder_with_reports(folder: Path) -> Path | None:
+    """Return the first folder in a folder that contains reports; None without one."""
+    for inner in sorted(folder.iterdir()):
+        with suppress(OSError):
+            if inner.is_dir() and any(map(is_report, inner.iterdir())):
+                return inner
+    return None
+
+
 def _list_reports_in(folder: Path) -> list[Path]:
     """Return the reports of a folder. If a report exists as .nsys-rep and as export, return the
     export.
@@ -217,6 +226,10 @@ def _list_reports_in(folder: Path) -> list[Path]:
         for file in sorted(folder.iterdir()):
             if file.is_file() and (foreign := explain_foreign_file(file)):
                 raise ForeignFile(f"{folder}: no reports in this folder; {foreign}")
+        if inner := _find_folder_with_reports(folder):
+            raise Nsys2prvError(
+                f"{folder}: no reports in this folder itself; give a folder in it, such as {inner}"
+            )
         raise Nsys2prvError(
             f"{folder}: no reports in this folder; reports are .sqlite files, folders of Parquet files or .nsys-rep files"
         )

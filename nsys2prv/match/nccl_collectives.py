@@ -274,7 +274,8 @@ def _describe_missing_ranks(communicators: pl.DataFrame, silent: int = 0) -> lis
             named = list_some([*map(str, missing)], MOST_NAMED)
             which = f", and none of {inflect('rank', len(missing))} {named}"
         return [
-            f"an NCCL communicator has {size} ranks, but there are reports of only {reported} of them{which}"
+            f"an NCCL communicator has {size} ranks, but there are reports of only {reported} of them{which}, so late "
+            "ranks may not be named"
         ]
     return []
 

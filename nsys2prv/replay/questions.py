@@ -130,11 +130,12 @@ class Question(Struct, frozen=True):
             text = self.said["factor"]
             raise UsageError(f"--what-if x{text}: give a factor, as in x0.5") from None
 
-    def find_calls(self, name: str, what: str = "call") -> list[int]:
+    def find_calls(self, name: str, what: str = "call", advice: str = "") -> list[int]:
         """Return the numbers of the calls whose names match the words. name: the part of the
-        sentence with the name or pattern. what: noun for the error message.
+        sentence with the name or pattern. what, advice: noun for the error
+        message, and its end.
         """
-        return _find_named(self.said[name], self.replay.job.calls, what)
+        return _find_named(self.said[name], self.replay.job.calls, what, advice)
 
     def work_as_others(self) -> Changes:
         """Return changes in which the named ranks, or the ranks of a host, take as long for their
@@ -197,7 +198,10 @@ class Question(Struct, frozen=True):
 
     def remove_calls(self) -> Changes:
         """Return changes in which calls with this name take no time."""
-        return self.replay.remove_calls(self.find_calls("call", "call of CUDA or MPI"))
+        ranks = sorted(self.names.ranks)
+        other = f'; for other host time, write "rank {ranks[0]}: host as others"' if ranks else ""
+        calls = self.find_calls("call", "call of CUDA or MPI", other)
+        return self.replay.remove_calls(calls)
 
 
 #: Wording of a change -> function that makes it, and examples.
@@ -284,14 +288,18 @@ def replay_what_ifs(asked: Sequence[re.Match[str]], replay: Replay, names: Names
     return pl.DataFrame(rows, schema=["what_if", "gain_share", "duration_ns"], orient="row")
 
 
-def _find_named(wanted: str, labels: Mapping[int, str], what: str) -> list[int]:
-    """Return the event values of the wanted names, which may be exact or a pattern."""
+def _find_named(wanted: str, labels: Mapping[int, str], what: str, advice: str = "") -> list[int]:
+    """Return the event values of the wanted names, which may be exact or a pattern. what, advice:
+    noun for the error message, and its end.
+    """
     for fits in (wanted.__eq__, lambda label: fnmatchcase(label.lower(), wanted.lower())):
         if found := [value for value, label in labels.items() if fits(label)]:
             return found
     near = get_close_matches(wanted, list(labels.values()), 3, 0.4) or [*labels.values()]
     there = f"; there are {list_some(near)}" if near else ""
-    raise UsageError(f"--what-if {wanted.strip('*')}: no {what} of this name in the job{there}")
+    raise UsageError(
+        f"--what-if {wanted.strip('*')}: no {what} of this name in the job{there}{advice}"
+    )
 
 
 def describe_cause(cause: Cause, replay: Replay, names: Names) -> str:

@@ -143,7 +143,7 @@ def test_causes(work: Mapping[str, Any], said: str) -> None:
         (make_run({GEMM: {"count": 40}}), "with reserve", "the work differs (only 14% of the kernels are the same). B takes as long as A (job 5.45 ms → 5.45 ms)."
             " Times of common NVTX ranges (GPU time of the launched work, or else host time): load 30.0 us → 30.0 us"),
         # Iterations are equal, but there are more of them.
-        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495 us → 495 us, up to 0.0% may be chance)."
+        (make_run(steps=40), "comparable", "B takes as long as A (iteration 495 us → 495 us, up to 0.5% may be chance)."
             " The whole job takes 3.72 times as long (5.45 ms → 20.3 ms), because there are 40 iterations instead of 10"),
         (make_run(start=5_500 * US), "comparable", "startup takes 5.00 ms longer, mostly in calls of CUDA"),
     ],

@@ -41,6 +41,18 @@ def test_a_capture_with_all_that_figures_need() -> None:
     assert "--cpuctxsw=process-tree" in done.stdout
 
 
+def test_missing_and_mixed_reports_are_missing_data(tmp_path: Path) -> None:
+    reports = [str(SAMPLES / "training" / f"rank{rank}.sqlite") for rank in (0, 1, 3)]
+    other = str(SAMPLES / "graphs" / "rank0.sqlite")
+    answer = tmp_path / "quality.json"
+    for given, kind in ((reports, "ranks_missing"), ([*reports[:1], other], "reports_mixed")):
+        done = run_command("quality", "-q", *given, "--json", str(answer))
+        assert done.returncode == 6
+        assert "No required data is missing" not in done.stdout
+        (note,) = [one for one in json.loads(answer.read_text())["lacking"] if one["kind"] == kind]
+        assert f"  {note['text']}" in done.stdout.splitlines()
+
+
 def test_what_is_recorded_is_not_asked_for_again(tmp_path: Path) -> None:
     report = tmp_path / "rank0.sqlite"
     shutil.copy(SAMPLES / "training" / "rank0.sqlite", report)

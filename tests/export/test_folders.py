@@ -122,6 +122,13 @@ def test_a_folder_without_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "no reports in this folder" in read_one_line(capsys)
 
 
+def test_a_folder_whose_folders_have_the_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(SAMPLES)]) == 1
+    line = read_one_line(capsys)
+    assert "no reports in this folder itself" in line
+    assert line.endswith(f"such as {SAMPLES / 'cluster'}")
+
+
 def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SAMPLES / "graphs" / "rank0.sqlite"), str(tmp_path / "rank1.parquetdir")]) == 2
     assert "the last argument must be the output trace" in read_one_line(capsys)

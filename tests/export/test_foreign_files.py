@@ -96,6 +96,14 @@ def test_what_is_foreign_in_a_folder_is_left_out(
     assert run_main("-q", tmp_path, foreign, tmp_path / "out" / "out.prv") == 1
 
 
+def test_a_folder_of_traces_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("-q", GRAPHS, tmp_path / "out.prv") == 0
+    capsys.readouterr()
+    assert run_main("report", tmp_path) == 1
+    line = read_error_line(capsys)
+    assert "out.nsys2prv.json: this is the summary of a trace that nsys2prv wrote" in line
+
+
 def test_a_folder_of_foreign_files_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_rank_without_a_report(
     assert _list_warnings(capsys) == []
     assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
     expected = [
-        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete, and late ranks may not be named"
     ]
     assert _list_warnings(capsys) == expected
     assert main(["--list", *reports[:2], reports[3]]) == 0
@@ -80,7 +80,7 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
     ):
         assert check_missing_ranks(infos, communicates=False) == []
     assert check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
-        "the job has 8 ranks (WORLD_SIZE), but there is no report of ranks 0, 1, 2 and 4 more, so collectives and messages with other ranks are incomplete"
+        "the job has 8 ranks (WORLD_SIZE), but there is no report of ranks 0, 1, 2 and 4 more, so collectives and messages with other ranks are incomplete, and late ranks may not be named"
     ]
 
 
@@ -91,10 +91,10 @@ def test_variables_that_count_pods() -> None:
     assert check_missing_ranks(pods) == []
     assert check_missing_ranks(pods, [0, 1, 2, 3]) == []
     assert check_missing_ranks(pods[:3]) == [
-        "the job has 4 ranks (WORLD_SIZE), but there are reports of only 3, so collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there are reports of only 3, so collectives and messages with other ranks are incomplete, and late ranks may not be named"
     ]
     assert check_missing_ranks(pods[:3], [0, 1, 3]) == [
-        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), but there is no report of rank 2, so collectives and messages with other ranks are incomplete, and late ranks may not be named"
     ]
     whole = [_read_info(f"{at}", {"RANK": at}, {"WORLD_SIZE": 4}) for at in range(2)]
     assert check_missing_ranks(whole, [None] * 4) == [], "a report of all processes of each pod"
@@ -121,9 +121,9 @@ def test_members_of_communicators() -> None:
     assert told((7, 0, 2, 0), (7, 0, 2, 1)) == [], "one process with two GPUs"
     assert told((0, 0, 4, 0)) == []
     assert told((7, 0, 4, 3), (7, 1, 4, 0), (8, 0, 2, 0)) == [
-        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them, and none of ranks 1, 2"
+        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them, and none of ranks 1, 2, so late ranks may not be named"
     ]
     assert told((7, 0, 2, 0), (7, 0, 0, -1), (7, 1, 0, -1)) == [], "rank 1 begins late"
     assert told((7, 0, 4, -1), (7, 1, 4, -1)) == [
-        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them"
+        "an NCCL communicator has 4 ranks, but there are reports of only 2 of them, so late ranks may not be named"
     ]

@@ -71,6 +71,10 @@ def test_changes_of_whole_jobs_have_texts_and_are_documented() -> None:
         ("rank a: gpu as others", "give ranks as in 3,5-7"),
         ("host node9: gpu as others", "host node9: no such host"),
         ("no cudaFre", "no call of CUDA or MPI of this name in the job; there are "),
+        (
+            "no clock_nanosleep",
+            '; for other host time, write "rank 0: host as others"',
+        ),
         ("kernel gem_m x0.5", "no kernel of this name in the job; there are "),
     ],
 )
