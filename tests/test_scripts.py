@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,8 @@ def test_the_kubernetes_job_profiles_every_pod() -> None:
         assert mounted == {volume["name"] for volume in pods["template"]["spec"]["volumes"]}
 
 
+#: Variables that a launcher or a user of the script sets.
+LAUNCHER_VARIABLES = re.compile("RANK|OMPI_|PMI|MV2_|PALS_|MPI_|SLURM_|NSYS_|LOCAL_RANK")
 #: Stand-ins on the PATH of a reader. Launchers start two ranks; nsys writes its arguments to the report.
 STAND_INS = {
     "nsys": """
@@ -110,8 +113,9 @@ def test_launch_commands_run(number: int, tmp_path: Path) -> None:
     run.mkdir()
     if "nsys2prv quality" in block:
         shutil.copy(sample, run)
-    launcher = re.compile("RANK|OMPI_|PMI|SLURM_|NSYS_|LOCAL_RANK")
-    environment = {name: text for name, text in os.environ.items() if not launcher.match(name)}
+    environment = {
+        name: text for name, text in os.environ.items() if not LAUNCHER_VARIABLES.match(name)
+    }
     environment |= {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "PYTHON": sys.executable,
@@ -153,12 +157,11 @@ def test_batch_scripts_convert(engine: str, tmp_path: Path) -> None:
     assert not [name for name in left if name.startswith(("dask", "."))]
 
 
-@pytest.mark.parametrize(
-    "variable", ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
-)
-def test_ranks_of_every_launcher_have_a_report_each(variable: str, tmp_path: Path) -> None:
-    """Check this with a stand-in for nsys that writes its options to the report, and runs the
-    program.
+@pytest.fixture
+def run_rank(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that runs profile-rank.sh with variables, and returns the program's output.
+
+    A stand-in for nsys writes its options to the report, and runs the program.
     """
     nsys = tmp_path / "nsys"
     nsys.write_text(
@@ -168,23 +171,66 @@ def test_ranks_of_every_launcher_have_a_report_each(variable: str, tmp_path: Pat
         'exec "$@"\n'
     )
     nsys.chmod(0o755)
-    ranks = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}
-    environment = {name: text for name, text in os.environ.items() if name not in ranks}
-    environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NSYS_RANKS": "0 10"}
+    known = {
+        name: text for name, text in os.environ.items() if not LAUNCHER_VARIABLES.match(name)
+    } | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = ROOT / "docs" / "scripts" / "profile-rank.sh"
-    for rank in ("0", "1", "10"):
+
+    def run(**variables: str) -> str:
+        words = [script, "echo", "two words", "end"]
         done = subprocess.run(
-            [script, "echo", "two words", "end"],
-            env=environment | {variable: rank},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
+            words, env=known | variables, cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert done.stdout == "two words end\n"
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"),
+        *("MV2_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID"),
+    ],
+)
+def test_ranks_of_every_launcher_have_a_report_each(
+    variable: str, run_rank: Callable[..., str], tmp_path: Path
+) -> None:
+    # The batch step of Slurm sets its variable to 0 for all processes of another launcher.
+    for rank in ("0", "1", "10"):
+        numbers = {"SLURM_PROCID": "0", variable: rank}
+        assert run_rank(NSYS_RANKS="0 10", **numbers) == "two words end\n"
     reports = {path.name: path.read_text() for path in (tmp_path / "run").iterdir()}
     assert sorted(reports) == ["rank0.nsys-rep", "rank10.nsys-rep"]
     assert "--cuda-graph-trace=node" in reports["rank0.nsys-rep"].split()
+
+
+HYDRA = {"PMI_RANK": "1", "MPI_LOCALRANKID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (HYDRA, "mpich"),
+        # In a batch script, and with proxies that srun starts, one per node.
+        (HYDRA | {"SLURM_PROCID": "0"}, "mpich"),
+        (HYDRA | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, "mpich"),
+        (HYDRA | {"NSYS_OPTIONS": "--trace=mpi,osrt"}, "mpich"),
+        (HYDRA | {"NSYS_OPTIONS": "--trace=cuda"}, ""),
+        (HYDRA | {"NSYS_MORE": "--mpi-impl=openmpi"}, "openmpi"),
+        ({"PMI_RANK": "1"}, "mpich"),
+        # srun --mpi=pmi2 starts programs of any MPI.
+        ({"PMI_RANK": "1", "SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, ""),
+        ({"OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0"}, "openmpi"),
+        ({"RANK": "1"}, ""),
+    ],
+)
+def test_nsys_learns_the_mpi_of_the_launcher(
+    variables: dict[str, str], expected: str, run_rank: Callable[..., str], tmp_path: Path
+) -> None:
+    run_rank(**variables)
+    options = (tmp_path / "run" / "rank1.nsys-rep").read_text()
+    assert re.findall(r"--mpi-impl=(\w+)", options) == ([expected] if expected else [])
 
 
 def test_a_process_without_a_rank_is_refused(tmp_path: Path) -> None:
