@@ -122,7 +122,9 @@ def test_launch_commands_run(number: int, tmp_path: Path) -> None:
         "SAMPLE": str(sample),
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(["bash", "-eo", "pipefail", "-c", block], env=environment, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", block], env=environment, cwd=tmp_path, check=False
+    )
     # The sample lacks the kernels of its CUDA graphs.
     assert done.returncode == (6 if "nsys2prv quality" in block else 0)
     commands = {"nsys profile", "profile-rank.sh"}
