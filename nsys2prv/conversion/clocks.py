@@ -56,6 +56,11 @@ SLIGHT = 1_000
 #: The error in the whole trace is shown in addition to the error at the observations if it is
 #: larger by this factor.
 NOTICEABLE_RATIO = 1.2
+#: Use of observations in the clock file -> its description.
+_USES = {
+    "used": "among the observations used for the alignment",
+    "held back": "among the observations excluded as a test",
+}
 
 
 def find_host_clocks(job: Opened) -> tuple[list[int], list[str]]:
@@ -383,14 +388,14 @@ def _describe_host(clock: HostClock) -> str:
         return f"reference; {clock.observations:,} observations"
     moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
     if clock.bound_ns is None:
-        return f"{moved}, by {clock.method or 'a clock file'}"
+        return f"{moved} ({clock.method or 'from a clock file'})"
     spread = "" if clock.spread_ns is None else f", spread {format_nanoseconds(clock.spread_ns)}"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
     below = format_nanoseconds(clock.bound_ns)
     if clock.bound_ns > NOTICEABLE_RATIO * near:
-        below = f"{format_nanoseconds(near)} where observed, {below} anywhere in the trace"
+        below = f"{format_nanoseconds(near)} between the first and last observation, {below} in the whole trace"
     return (
-        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"{moved} against {clock.reference} ({clock.method}), {clock.observations:,} observations{spread}, "
         f"error below {below}"
     )
 
@@ -400,7 +405,7 @@ def _describe_causality(record: ClockRecord) -> Iterable[str]:
         before, after = times.get("before", {}), times.get("after", {})
         if before.get("checked"):
             yield (
-                f"causality violations, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+                f"event orders that the clocks violate, {_USES.get(used, used)}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
             )
 
 

@@ -295,8 +295,8 @@ class Summary(Struct, dict=True):
 def _describe_placements(job: Job) -> list[str]:
     earliest = min(placement.map.offset for placement in job.placements)
     return [
-        f"{info.alias or info.given}: host {info.host or 'unknown'}, local time 0 is {placement.map.offset - earliest:,} ns "
-        f"after that of the first report, by {placement.method}"
+        f"{info.alias or info.given}: host {info.host or 'unknown'}; its time 0 is {placement.map.offset - earliest:,} ns "
+        f"after time 0 of the first report (method: {placement.method})"
         for info, placement in zip(job.infos, job.placements, strict=True)
     ]
 
@@ -369,7 +369,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
         if reason != IN_OTHER_REPORT:
             is_line = name in load_catalogue().lines
             kind = (
-                f"{format_count(count, 'line')} ({_find_title(name)})"
+                f"{format_count(count, 'communication line')} ({_find_title(name)})"
                 if is_line
                 else f"{count:,} {_find_title(name)}"
             )

@@ -268,9 +268,10 @@ class Captures(Struct, frozen=True):
             return []
         most = max(map(len, self.chains))
         count = len(self.chains)
-        whose = "one process" if count == 1 else f"{count:,} processes"
+        whose = "one process was" if count == 1 else f"{count:,} processes were"
+        times = f"{most} captures" if count == 1 else f"up to {most} captures each"
         return [
-            f"the reports have up to {most} captures of {whose}. The time between captures is not "
+            f"{whose} captured several times ({times}). The time between captures is not "
             "recorded and counts neither as work nor as idle time"
         ]
 

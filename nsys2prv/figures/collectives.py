@@ -298,8 +298,11 @@ def _add_sizes(
     )
     rows = rows.select(*keys, *(name for name in shown if rows[name].count()))
     # The title names the columns that are there.
-    parts = {"bound": "bound by latency or bandwidth", "link_gb_s": "NVLink speed, one way"}
-    columns = "".join(f", {text}" for name, text in parts.items() if name in rows.columns)
+    parts = {
+        "bound": "bound: by latency or bandwidth",
+        "link_gb_s": "link: NVLink speed in one direction",
+    }
+    columns = "".join(f"; {text}" for name, text in parts.items() if name in rows.columns)
     result.add("sizes", _label_operations(rows, members, context), columns=columns)
     if link_is_unknown:
         result.notes.append(
@@ -389,8 +392,11 @@ def _list_excluded(kernels: pl.DataFrame, matched: pl.DataFrame) -> Iterator[str
     whole = int(every["count"].sum())
     if matched.height >= whole:
         return
-    left = left.with_columns(label_values("operation", "nccl_operation", "unknown"))
-    named = [f"{name} ({count:,})" for name, count in left.select("operation", "left").rows()]
+    left = left.with_columns(label_values("operation", "nccl_operation", "unknown operation"))
+    named = [
+        f'{format_count(count, "kernel")} of "{name}"'
+        for name, count in left.select("operation", "left").rows()
+    ]
     # A match can name an operation that a kernel alone does not tell.
     is_sure = left["left"].sum() == whole - matched.height
     others = f", but not for {list_some(named)}" if is_sure else ""

@@ -70,7 +70,7 @@ class Coverage(Struct, frozen=True):
         before their report does, or "".
         """
         ends = [
-            f"{f'for {self.names[task]} ' * (len(self.names) > 1)}until {format_moment(until, self.duration)}"
+            f"until {format_moment(until, self.duration)}{f' for {self.names[task]}' * (len(self.names) > 1)}"
             for task, until in sorted(self.cut.items(), key=lambda item: item[1])
         ]
         what = "MPI calls are" if self.cut.keys() <= self.cut_in_mpi else "GPU work is"

@@ -93,7 +93,7 @@ def conclude(frames: Frames, context: Context, result: Result) -> None:
                 useful_ns=pl.col("useful_ns").sum(),
             )
             result.add("instructions", sampled)
-        result.notes.append(f"useful device time: {USEFUL[context.options.useful]}")
+        result.notes.append(f"useful device time is {USEFUL[context.options.useful]}")
     elif devices.height or not context.reader.layouts & set(MPI_LAYOUTS):
         result.missing.append(f"device efficiencies: {context.explain_absence(needed)}")
     if hosts.height:

@@ -126,8 +126,9 @@ class Finding(Struct, frozen=True):
     within: tuple[int, int] = (0, 1 << 62)
 
     def __repr__(self) -> str:
-        at_most = "at most " if self.is_limit else ""
-        return f"<Finding {self.kind}, saves {at_most}{self.share:.1%}: {self.title}>"
+        saves = "saves at most" if self.is_limit else "saves"
+        saves = "one-time cost" if self.happens_once else saves
+        return f"<Finding {self.kind}, {saves} {self.share:.1%}: {self.title}>"
 
     def _repr_html_(self) -> str:
         lines = "".join(

@@ -253,7 +253,7 @@ def replay_without_transfers(
     if not len(transfers):
         return "no communication between ranks was matched"
     if Kind.NCCL in kinds and graph.met < LEAST_MET * graph.kernels:
-        return f"only {graph.met:,} of {graph.kernels:,} NCCL kernels could be matched with other ranks"
+        return f"too few NCCL kernels are matched with other ranks ({graph.met:,} of {graph.kernels:,})"
     unexplained = replay.measure_unexplained()
     if unexplained > MOST_UNEXPLAINED:
         return (

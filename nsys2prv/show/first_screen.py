@@ -61,7 +61,7 @@ def format_first_screen(
     parts += [wrap_text(note, width, 2) for note in found.notes[:1]]
     parts += [lines for result in results if (lines := _format_efficiencies(result, style))]
     used = sum(len(part) + 1 for part in parts)
-    parts.append(_format_bottlenecks(found, style, width, span, max(LINES - used, 0)))
+    parts.append(_format_bottlenecks(found, style, width, (span, whole), max(LINES - used, 0)))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -113,8 +113,12 @@ def _emphasize(title: str, style: Style) -> str:
     return f"{BOLD}{title}{PLAIN}" if style.colours else title
 
 
-def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room: int) -> list[str]:
-    """Return the lines of the first findings: all titles, then as many details as fit."""
+def _format_bottlenecks(
+    found: Result, style: Style, width: int, times: tuple[str, str], room: int
+) -> list[str]:
+    """Return the lines of the first findings: all titles, then as many details as fit. times: names of
+    the times to which shares of savings and of one-time costs refer.
+    """
     shown, more = found.findings[:MOST_SHORT], len(found.findings) - MOST_SHORT
     nothing = (found.missing or [NOTHING])[0]
     if all(one.happens_once for one in shown):
@@ -122,13 +126,13 @@ def _format_bottlenecks(found: Result, style: Style, width: int, span: str, room
         more = len(found.findings) - len(shown)
     is_numbered = any(one.share for one in shown)
     title = "Bottlenecks"
-    if is_numbered:
-        title += f" (savings: how much shorter {span} would be)"
+    if is_numbered and not all(one.happens_once for one in shown):
+        title += f" (savings: how much shorter {times[0]} would be)"
     lines = [_emphasize(title, style)] if is_numbered else []
     if all(one.happens_once for one in found.findings):
         lines += wrap_text(capitalize(nothing), width, 2)
     titles = [
-        _format_title(one, f"{number}. " if is_numbered else "", width, span)
+        _format_title(one, f"{number}. " if is_numbered else "", width, times[1])
         for number, one in enumerate(shown, 1)
     ]
     room -= len(lines) + 1
@@ -167,14 +171,14 @@ def _fold_details(finding: Finding, width: int) -> dict[str, list[str]]:
     }
 
 
-def _format_title(finding: Finding, number: str, width: int, span: str) -> list[str]:
+def _format_title(finding: Finding, number: str, width: int, whole: str) -> list[str]:
     """Return the title of a finding, with its savings at the right of the first line."""
-    saves = ""
+    saves, part = "", whole.removesuffix(" of the job")
     if finding.share:
         at_most = "at most " if finding.is_limit else ""
         saves = f"saves {at_most}{format_share(finding.share)}"
-        if finding.happens_once and span == "the steady state":
-            saves = f"one-time cost: {format_share(finding.share)} of the job"
+        if finding.happens_once:
+            saves = f"one-time cost: {format_share(finding.share)} of {part}"
     room = width - len(saves) - GAP * bool(saves)
     first, *others = wrap_text(number + finding.title, room, len(number))
     rest = " ".join(line.strip() for line in others)

@@ -75,7 +75,7 @@ def _say_onset(cause: Cause, facts: CauseContext, suspect: Suspect) -> Iterator[
         for first in np.flatnonzero(chosen)[:1].tolist():
             begin, end = steady.edges[first : first + 2].tolist()
             at = f"{begin / 1e9:.{choose_decimals(end - begin)}f}"
-            key = "onset all" if chosen.all() else "onset"
+            key = "onset all" if chosen.all() else "onset" if chosen.sum() > 1 else "onset once"
             yield say(key, count=int(chosen.sum()), of=len(chosen), first=first + 1, at=at)
 
 
@@ -292,13 +292,13 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     frames = facts.frames
     tasks = [process + 1 for process in suspect.processes]
     edges, saved = facts.replay.list_saved(cause.changes)
-    evidence = list[Said | str]()
+    evidence, more = list[Said | str](), saved.sum() / len(tasks)
     group, share = facts.find_range(edges, saved)
     range_ = facts.name_range(group)
     title = _compare_range(cause, facts, tasks, group, range_) if range_ else None
     if title and title.facts.get("times"):
-        evidence.append(say("range each time", of_loss=share, **title.facts))
-    more = saved.sum() / len(tasks)
+        of_one = more if len(tasks) == 1 else None
+        evidence.append(say("range each time", of_loss=share, more=of_one, **title.facts))
     if len(edges):
         evidence.append(say("host more", more=more, where=facts.name_work(edges, saved)))
     hosts = frames["hosts"].unpivot(GOING_ON, index="task", variable_name="part", value_name="time")
@@ -403,7 +403,8 @@ def _count_last(facts: CauseContext, tasks: tuple[int, ...]) -> Iterator[Said]:
     last = records.filter(pl.col("late") == pl.col("late").max().over("collective"))
     count, times = (rows["collective"].n_unique() for rows in (records, last.filter(is_own)))
     if count and times >= MOSTLY_LAST * count:
-        yield say("last", times=times, count=count)
+        of = {"steady": facts.options.steady, "one": len(tasks) == 1, "several": len(tasks) > 1}
+        yield say("last", times=times, count=count, **of)
 
 
 _DESCRIBE = {

@@ -262,7 +262,7 @@ def _put_into_words(
     kind, views = TEXTS["kinds"][claim.key]
     evidence = [*claim.evidence]
     if cause.alone is not None:
-        evidence.append(say("alone", share=cause.alone))
+        evidence.append(say("alone", share=cause.alone, full=share))
     ranks = facts.job.list_ranks([*claim.tasks])
     stays = kind in OF_HOSTS and is_shared(facts.frames)
     is_limit = claim.is_limit or stays or not cause.is_specific

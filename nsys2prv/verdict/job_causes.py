@@ -382,7 +382,9 @@ def _describe_call(
         advice, is_first = "startup", True
     elif "Launch" in name and (first := _launch_anew(facts.replay, edges)).any():
         loading = lasts[first].sum()
-        measured = say("loading", measured=measured, count=int(first.sum()), time=loading)
+        measured = say(
+            "loading", measured=measured, count=int(first.sum()), time=loading, whole=lasts.sum()
+        )
         if loading > lasts.sum() / 2:
             advice = "module_loading"
     # Sent data must be ready, so some of these waits are needed.

@@ -83,7 +83,7 @@ def describe_edge(facts: JobFacts, when: str) -> Finding | None:
         length=use.length + copies,
         whole=whole,
         copies=copies if copies >= LEAST_PROFILER * covered else None,
-        steady=facts.is_steady,
+        idle=facts.is_steady and not copies,
         copied=facts.is_steady and copies > 0,
         work=not facts.is_steady,
         uncounted=say("not counted", **dict.fromkeys(NO_CAUSE) | told) if told else None,
@@ -183,7 +183,7 @@ def describe_devices(facts: JobFacts) -> str:
     compute, active, copies = (devices[name].sum() for name in ("compute", "active", "copies"))
     most = _describe_longest_kernel(facts) if frames["kernels"].height else ""
     idle = (
-        "idle or graphics (not distinguishable)"
+        "idle or in graphics work (the reports do not distinguish these)"
         if facts.context.reader.layouts & GRAPHICS
         else "idle"
     )

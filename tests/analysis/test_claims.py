@@ -168,7 +168,7 @@ def test_launches_that_load_code(tmp_path: Path) -> None:
         rows.append(make_kernel(end, end + MS, correlationId=number, **names))
     findings = find(tmp_path, calls, {}, {KERNEL: rows}, ["first_kernel", "second_kernel"])
     (launches,) = (one for one in findings if one.title == "Hosts wait in cudaLaunchKernel")
-    assert "First launches of kernels (1 call) take 20.0 ms of this" in launches.evidence[0]
+    assert "The first launches of kernels (1 call) take 20.0 ms of the " in launches.evidence[0]
     assert "CUDA_MODULE_LOADING" in launches.advice
 
 
@@ -179,7 +179,10 @@ def test_what_hosts_do_without_gpus(tmp_path: Path) -> None:
         "PROFILER_OVERHEAD": [make_overhead(90 * MS, 100 * MS, len(NAMES) + 2)],
     }
     (finding,) = find(tmp_path, calls, {}, more, ["read", "CUPTI buffers"])
-    assert "in CUDA API calls for 60.0 ms of 100 ms (cudaMalloc 60.0 ms" in finding.title
+    assert (
+        "for 60.0 ms of the 100 ms between its first and last recorded activity (cudaMalloc 60.0 ms"
+        in finding.title
+    )
     # A moment counts once, with its name, too.
     assert "30% in file or network I/O (read 30.0 ms), 10% in the prof" in finding.evidence[0]
     # There are calls of CUDA: to trace it is no advice.
@@ -550,7 +553,7 @@ def test_what_happens_once_comes_last_beside_much_that_repeats(steps: int, tmp_p
         calls += [(begin, begin + 5 * US, LAUNCH), (begin + 6 * US, begin + 20 * US, SYNCHRONIZE)]
     findings = find(tmp_path, calls, kernels, names=["cudaHostAlloc_v3020"])
     edge = next(one for one in findings if one.kind == "startup")
-    assert re.search(r"ms before the steady state; .*\(cudaHostAlloc 30", edge.title)
+    assert re.search(r"ms before the steady state, GPUs are idle; .*\(cudaHostAlloc 30", edge.title)
     assert findings[0 if steps == 100 else -1] is edge
     assert edge.share > (0.8 if steps == 100 else 0.2)
 
@@ -627,6 +630,9 @@ def test_copies_after_the_steady_state_are_told(tmp_path: Path) -> None:
     calls.append((100 * MS, 131 * MS, len(NAMES) + 1))
     findings = find(tmp_path, calls, kernels, {MEMCPY: [copy]}, ["cudaMemcpy_v3020"])
     (end,) = (one for one in findings if one.kind == "shutdown")
-    assert "after the steady state, including 30.0 ms of exposed memory operations" in end.title
+    assert (
+        "after the steady state, GPUs run no kernels, including 30.0 ms of exposed memory operations"
+        in end.title
+    )
     assert end.share == pytest.approx(30 / 131, abs=0.02)
     assert "pinned memory" in end.advice

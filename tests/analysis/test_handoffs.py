@@ -113,7 +113,7 @@ def test_who_sometimes_lets_others_wait_longer_is_named(tmp_path: Path) -> None:
     first = findings[0]
     assert first.ranks == (0,)
     assert not first.is_limit
-    assert "wait until its host hands over work" in first.title
+    assert "wait until its host gives them work" in first.title
     assert any("sem_clockwait" in one for one in first.evidence)
     assert first.what_if == "rank 0: hand-offs as usual"
     gain = np.maximum(works[1:] - np.quantile(works[1:], 0.3), 0).sum()

@@ -32,8 +32,8 @@ def test_growth_of_work_is_the_measured_one(study: Study) -> None:
     why = "the work of an iteration grows as GPUs^0.65"
     study.scaling = replace(study.scaling, used="weak", why=why)
     text = summarise_study(study)
-    assert text.startswith(f"From 4 to 16 GPUs, where {why}, an iteration ")
-    assert "; weak-scaling speed-up" in text
+    assert text.startswith(f"From 4 to 16 GPUs, {why}, and an iteration ")
+    assert "As weak scaling, this is a speed-up of" in text
     study.scaling = replace(study.scaling, why="")
     for said in (text, summarise_study(study)):
         assert "in proportion" not in said

@@ -136,7 +136,7 @@ def test_the_package_shows_what_it_offers() -> None:
         assert "2 rows; .frame has part, devices, elapsed_ns" in repr(table)
         assert all(title in results._repr_html_() for title in (table.title, "parallel_efficiency"))
         (first, *_) = job.findings()
-        assert repr(first).startswith(f"<Finding {first.kind}, saves {first.share:.1%}: ")
+        assert repr(first).startswith(f"<Finding {first.kind}, one-time cost {first.share:.1%}: ")
         assert escape(first.advice) in first._repr_html_()
 
 

@@ -153,7 +153,7 @@ def test_what_idle_gpus_wait_for(tmp_path: Path) -> None:
         first = job.findings()[0].evidence[0]
     assert first == (
         "host: 38% compiling GPU code, 33% waiting for host callbacks, which block streams, "
-        "15% in NVSHMEM or OpenSHMEM calls, 8% in other OS runtime calls (poll 8.00 us)"
+        "15% in NVSHMEM or OpenSHMEM calls, 8% in OS runtime calls (poll 8.00 us)"
     )
 
 

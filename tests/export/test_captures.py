@@ -85,7 +85,7 @@ def test_captures_of_one_process_are_one_task_and_compared_within_a_capture(tmp_
     assert first
     assert second
     assert waits == sorted(first + second)
-    assert any("up to 2 captures of" in note for note in summary.notes)
+    assert any("captured several times (up to 2 captures each)" in note for note in summary.notes)
     assert not any("do they belong to one job" in line for line in summary.warnings)
 
 

@@ -216,7 +216,12 @@ class Comparison(Struct, frozen=True):
             for what, one in zip(ORDER, self.causes, strict=False):
                 share = f", {format_share(one.share, 0)} of the difference"
                 said += f". {what} cause: {one}{share if one.share < MANY_TIMES else ''}"
-            said += "".join(f". In the other direction: {one}" for one in self.against)
+            # A family that is named as a whole includes its changes in the other direction.
+            whole = {cause.family for cause in self.causes if not cause.part}
+            said += "".join(
+                f". {'This total includes a change in' if one.family in whole else 'In'} the other direction: {one}"
+                for one in self.against
+            )
         if self.outliers:
             far = [
                 f"{number} of {job} ({format_nanoseconds(time)})"

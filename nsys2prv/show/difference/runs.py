@@ -199,9 +199,8 @@ def list_reserves(
     elif common is None and all(programs) and programs[0] != programs[1]:
         others.append("the programs differ")
     elif likeness is not None and likeness < LEAST_ALIKE:
-        reserves.append(
-            f"the work differs (only {format_share(likeness, 0)} of the {what} are the same)"
-        )
+        share = f"only {format_share(likeness, 0)}" if likeness >= 0.005 else "almost none"
+        reserves.append(f"the work differs ({share} of the {what} are the same)")
     models = [", ".join(sorted(job.get("gpu_models") or {})) for job in jobs]
     clocks = [say_clock(run.job.clock) for run in runs if compare_clocks(runs) != 1]
     counts = (

@@ -55,7 +55,7 @@ def compare_runs(
     if is_mixed:
         warnings.append(WARNINGS["mixed_scaling"])
     elif not (is_clear or scaling):
-        warnings.append(WARNINGS["unclear_scaling"].format(why=why))
+        warnings.append(WARNINGS["unclear_scaling"].format(why=why, used=used))
     if scaling and detected and scaling != detected:
         said = WARNINGS["other_scaling"]
         warnings.append(said.format(given=scaling, detected=detected, why=why))

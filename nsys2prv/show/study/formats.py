@@ -197,7 +197,7 @@ def _list_findings(study: ComparedRuns, style: Style) -> list[str]:
         for one in study.findings
     ]
     return [
-        *style.format_title(f"Recommendations: findings of {shorten(head, 2 * WIDEST)}"),
+        *style.format_title(f"Recommendations for {shorten(head, 2 * WIDEST)}"),
         *format_findings(short, style.text_width, span=f"the run's {run.focus}"),
         *_wrap([f"  `nsys2prv report {path}` shows the evidence"], style),
     ]

@@ -15,7 +15,7 @@ from nsys2prv.figures.study_model import (
     list_factors,
     rate_efficiency,
 )
-from nsys2prv.show.text import format_figure, format_work
+from nsys2prv.show.text import format_figure
 from nsys2prv.show.thresholds import ALIKE, MENTIONED
 
 #: The reference, and the run that is compared with it; figures of a region of both.
@@ -76,9 +76,9 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     scale = f"From {pair[0].units:,} to {pair[1].size}"
     efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
     if study.scaling.used == "weak":
-        whole = f"weak-scaling speed-up {speed:.2f}, ideally {grown:g}; {efficiency}"
-        growth = f", where {study.scaling.why}," if study.scaling.why else ""
-        return f"{scale}{growth} {unit} {longer} ({times}; {whole})."
+        growth = f", {study.scaling.why}, and" if study.scaling.why else ","
+        whole = f"a speed-up of {speed:.2f} (ideal: {grown:g}), {efficiency}"
+        return f"{scale}{growth} {unit} {longer} ({times}). As weak scaling, this is {whole}."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
     return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f}, ideally {grown:g}; {efficiency})."
 
@@ -153,7 +153,7 @@ def _describe_factors(study: ComparedRuns, pair: Pair, whole: str) -> Iterator[s
     if changed:
         text += f": {_join([_describe_factor(one, pair) for one in changed])}"
         if len(changed) < len(known):
-            text += f". Its other factors change by less than {100 * MENTIONED:.0f} percentage points, or by no more than chance"
+            text += f". The other factors of {_name(whole)} change by less than {100 * MENTIONED:.0f} percentage points, or by no more than chance"
     yield f"{text}."
     low = min(known, key=lambda one: last.find_value(one) or 0.0, default=None)
     if low and low not in changed[:1] and rate_efficiency(last.find_value(low) or 0) != "good":
@@ -177,8 +177,11 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
     worst = max(longer, key=lambda name: longer[name], default=None)
     if worst is None or longer[worst] <= 0:
         return ""
-    both = " → ".join(format_work(work[worst]) for work in (first, last))
-    return f"Kernels of class {worst} cause most of this ({both}, on all GPUs)."
+    both = " → ".join(
+        f"{format_nanoseconds(work[worst].time_ns)} in {work[worst].count:,.4g} kernels"
+        for work in (first, last)
+    )
+    return f"Kernels of class {worst} cause most of this: {both} (sums over all GPUs)."
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
