@@ -65,9 +65,11 @@ def choose_part(job: Opened) -> ReadPart | None:
     # Conclusions from the NCCL kernels of several ranks need all of these kernels.
     members = {member for found in job.run(list_members, job.infos) for member in found}
     tables = list_tables(lambda kind: kind.separable)
-    if len(members) > 1:
+    if len(members) > len({(path, process) for path, process, _ in members}):
+        # Several GPUs of a process share groups of NCCL calls: their kernels are read together.
         tables -= list_tables(lambda kind: bool({*kind.provides, *kind.needs} & {LAUNCHES}))
-    choices = list(map(ChoiceTask, job.infos, maps, windows, repeat(tables)))
+    further = repeat(tables), repeat(len(members) > 1)
+    choices = list(map(ChoiceTask, job.infos, maps, windows, *further))
     chosen = list(job.run(choose_rows, choices))
     selected = {table for kind in job.selection.kinds for table in kind.tables}
     unread: dict[str, tuple[int, int]] = {}
@@ -75,7 +77,7 @@ def choose_part(job: Opened) -> ReadPart | None:
         for table in parts.keys() & selected:
             all_rows, rest = unread.get(table, (0, 0))
             rows = info.parts[table].rows
-            read = sum(part.rows for part in parts[table])
+            read = sum(part.count for part in parts[table])
             unread[table] = all_rows + rows, rest + rows - read
     read_in_part = {
         table for kind in job.selection.kinds if kind.separable for table in kind.tables

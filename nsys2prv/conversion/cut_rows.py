@@ -1,6 +1,8 @@
 """Choose the rows of a report that must be read for a time range: the rows in the range, the calls
 that launched its GPU work, the work that its calls launch, and the last samples before it. Rows of
-overlapping ranges also need the earlier ranges that decide on which additional row they are.
+overlapping ranges also need the earlier ranges that decide on which additional row they are. If
+several ranks use NCCL, collectives are matched by their order, so all of their kernels and the
+calls that launched them are read.
 
 Input: maps of the tables. Output: rows of each table.
 """
@@ -16,11 +18,13 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.budget import PART_ROWS
 from nsys2prv._util.columns import OPEN, factorize_together
-from nsys2prv.conversion.table_maps import TableMap
+from nsys2prv.conversion.table_maps import TableMap, choose_by_rowid
 from nsys2prv.events import all_kinds
+from nsys2prv.events.cuda import KERNEL_NAMES, KERNEL_TABLE
 from nsys2prv.events.extraction import STREAM_COLUMNS
 from nsys2prv.events.kind import LAUNCHES, EventKind
 from nsys2prv.events.metrics import SAMPLED
+from nsys2prv.events.nccl import is_nccl_kernel
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.outlines import (
@@ -60,6 +64,8 @@ class ChoiceTask(Struct, frozen=True):
     span: Span
     #: Tables with rows that can be chosen.
     tables: set[str]
+    #: True if all NCCL kernels are needed.
+    needs_nccl: bool
 
 
 def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
@@ -89,19 +95,31 @@ def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
             for table in works
         }
         launched = _join(_read_ids(database, of_table) for of_table in parts.values())
-    for table in calls:
-        blocks[table] |= launched.find(*maps[table].bounds[2:4])
-    parts |= {table: maps[table].list_parts(blocks[table]) for table in maps.keys() - parts.keys()}
+        for table in calls:
+            blocks[table] |= launched.find(*maps[table].bounds[2:4])
+        for table in maps.keys() - parts.keys():
+            parts[table] = maps[table].list_parts(blocks[table])
+        if task.needs_nccl and KERNEL_TABLE in maps:
+            _add_nccl_kernels(database, maps, parts, calls)
     return {
         table: of_table
         for table, of_table in parts.items()
-        if sum(part.rows for part in of_table) < maps[table].part.rows
+        if sum(part.count for part in of_table) < maps[table].part.rows
     }
 
 
 def list_tables(meets: Callable[[EventKind], bool]) -> set[str]:
     """Return the tables of the event kinds that meet a condition."""
     return {table for kind in all_kinds() if meets(kind) for table in kind.tables}
+
+
+def list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield the rows of a table that are in none of these parts. parts: sorted."""
+    firsts = (whole.first, *(part.last + 1 for part in parts))
+    lasts = (*(part.first - 1 for part in parts), whole.last)
+    for first, last in zip(firsts, lasts, strict=True):
+        if first <= last:
+            yield replace(whole, first=first, last=last)
 
 
 class _Runs(Struct, frozen=True):
@@ -223,6 +241,61 @@ def _read_ranges(
             begin, *ends = (rows[name] for name in times)
             ends = [np.where(mask_usable(end), end, OPEN) for end in ends]
             yield piece, rows, begin, np.maximum.reduce([begin, *ends])
+
+
+# ---- NCCL kernels ---------------------------------------------------------------------------------
+
+
+def _add_nccl_kernels(
+    database: Database,
+    maps: Mapping[str, TableMap],
+    parts: dict[str, tuple[Part, ...]],
+    calls: Iterable[str],
+) -> None:
+    """Add to the chosen parts the other NCCL kernels, and the calls that launched them. calls:
+    tables of calls.
+    """
+
+    def is_of_nccl(rows: Columns) -> np.ndarray:
+        ids, codes = factorize_together(*(rows[name] for name in KERNEL_NAMES))
+        texts = database.read_strings(np.concatenate(ids))
+        known = [number for number, text in texts.items() if is_nccl_kernel(text)]
+        return np.logical_or.reduce([np.isin(one, known) for one in ids])[codes]
+
+    kernels = _select_others(database, maps[KERNEL_TABLE], parts, KERNEL_NAMES, is_of_nccl)
+    ids = [database.read(part, (CORRELATION,))[CORRELATION] for part in kernels]
+    launched = np.unique(np.concatenate([NONE, *ids]))
+    parts[KERNEL_TABLE] += kernels
+    for table in calls:
+        parts[table] += _select_others(
+            database,
+            maps[table],
+            parts,
+            (CORRELATION,),
+            lambda rows: np.isin(rows[CORRELATION], launched),
+        )
+
+
+def _select_others(
+    database: Database,
+    one: TableMap,
+    parts: Mapping[str, tuple[Part, ...]],
+    columns: tuple[str, ...],
+    select: Callable[[Columns], np.ndarray],
+) -> tuple[Part, ...]:
+    """Return the rows of a table that are in none of its chosen parts and that `select` chooses
+    from these columns. If rows are missing or have no rowids, return all rows of their piece.
+    """
+    others: list[Part] = []
+    rowids = [NONE]
+    for between in list_rows_between(one.part, parts[one.part.table]):
+        for piece in between.split(PART_ROWS):
+            rows = database.read(piece, columns)
+            if rows.rows == piece.rows and piece.rowid:
+                rowids.append(piece.first + np.flatnonzero(select(rows)))
+            else:
+                others.append(piece)
+    return (*others, *choose_by_rowid(one.part, np.concatenate(rowids)))
 
 
 # ---- ranges that overlap --------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
 from nsys2prv.conversion.cut_reading import choose_part
+from nsys2prv.conversion.cut_rows import list_rows_between
 from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
 from nsys2prv.conversion.report_spans import (
     extract_rows,
@@ -466,17 +467,14 @@ def _gather_parts(
     of_task: list[TablePart] = []
     room = TASK_ROWS
     for one in _list_parts(info, groups, chosen, noted):
-        if isinstance(one.part, SomeRows):
-            of_task.append(one)
-            room -= one.part.count
-            continue
         first = one.part.first
         while first <= one.part.last:
-            last = min(one.part.last, first + room - 1)
-            rows = replace(one.part, first=first, last=last)
+            rows = one.part
+            if not isinstance(rows, SomeRows):
+                rows = replace(rows, first=first, last=min(rows.last, first + room - 1))
             of_task.append(replace(one, part=rows))
-            room -= rows.rows
-            first = last + 1
+            room -= rows.count
+            first = rows.last + 1
             if room <= 0:
                 yield of_task
                 of_task, room = [], TASK_ROWS
@@ -513,20 +511,11 @@ def _list_parts(
                 continue
             for part in parts:
                 yield TablePart(names, part, use, asks)
-            between = list(_list_rows_between(info.parts[table], parts)) if whole else []
+            between = list(list_rows_between(info.parts[table], parts)) if whole else []
             if all(kind.noted for kind in whole):
                 between = list(_intersect(between, noted[table]))
             for part in between:
                 yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
-
-
-def _list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
-    """Yield the rows of a table that are in none of these parts. parts: sorted."""
-    firsts = (whole.first, *(part.last + 1 for part in parts))
-    lasts = (*(part.first - 1 for part in parts), whole.last)
-    for first, last in zip(firsts, lasts, strict=True):
-        if first <= last:
-            yield replace(whole, first=first, last=last)
 
 
 def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:

@@ -13,7 +13,7 @@ from itertools import starmap
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.columns import OPEN, find_bounds
@@ -57,8 +57,8 @@ from nsys2prv.table.runs import Span
 
 #: One row in this many is sampled; its thread or stream is assumed to have events all the time.
 ROWS_PER_SAMPLE = 4096
-#: Noted rows that are read together.
-NOTED_TOGETHER = 50_000
+#: Rows with listed rowids that are read together.
+ROWS_TOGETHER = 50_000
 
 
 class TableMap(Struct, frozen=True):
@@ -172,10 +172,14 @@ def _list_noted(part: Part, outline: Outline) -> Iterator[Part]:
         is_noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
         yield from list_blocks(part, is_noted, outline.block_rows)
         return
-    for start in range(0, len(outline.noted), NOTED_TOGETHER):
-        rowids = tuple(outline.noted[start : start + NOTED_TOGETHER].tolist())
-        of_table = replace(part, first=rowids[0], last=rowids[-1])
-        yield SomeRows(*astuple(of_table), rowids)
+    yield from choose_by_rowid(part, outline.noted)
+
+
+def choose_by_rowid(part: Part, rowids: np.ndarray) -> Iterator[SomeRows]:
+    """Yield the rows of a part with these rowids. rowids: ascending."""
+    for start in range(0, len(rowids), ROWS_TOGETHER):
+        own = tuple(rowids[start : start + ROWS_TOGETHER].tolist())
+        yield SomeRows(part.table, own[0], own[-1], part.rowid, own)
 
 
 def _take_outline(

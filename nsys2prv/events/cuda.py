@@ -84,6 +84,8 @@ CONFIGURATION = (
 )
 CONFIGURED = ~load_catalogue().layouts["cuda_kernel"].every_mask
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+#: Columns with the ids of a kernel's names, the full one first.
+KERNEL_NAMES = ("demangledName", "shortName")
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 HOST_NODES = "CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE_AND_HOST_LAUNCH"
 DECOMPRESSIONS = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
@@ -233,11 +235,10 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield kernels on their streams. NCCL kernels have a separate layout."""
     wanted = extraction.settings.field_masks.get("cuda_kernel", -1)
-    named = ("demangledName", "shortName", "graphNodeId")
-    integers = (*OPERATION, *named, *list_columns("cuda_kernel", mask=wanted))
+    integers = (*OPERATION, *KERNEL_NAMES, "graphNodeId", *list_columns("cuda_kernel", mask=wanted))
     has_configuration = wanted & CONFIGURED
     columns = extraction.read(part, integers + CONFIGURATION if has_configuration else integers)
-    ids, codes = factorize_together(columns["demangledName"], columns["shortName"])
+    ids, codes = factorize_together(*(columns[name] for name in KERNEL_NAMES))
     full, shorts = (np.array(extraction.read_strings(one), object) for one in ids)
     names = np.where(full == "", shorts, full)
     of_nccl = np.fromiter(map(is_nccl_kernel, names), bool, len(names))

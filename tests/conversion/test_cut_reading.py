@@ -18,6 +18,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.conversion import cut_reading, cut_rows
+from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.export import outlines, sqlite
 
@@ -25,7 +26,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Numbers that are counted from the first one that is read.
 COUNTED = ("NCCL collective number",)
 #: Of which little is read: reports of one host.
-SETS = ["graphs", "machine"]
+SETS = ["graphs", "machine", "training"]
 
 
 def list_records(trace: Trace) -> Counter[tuple]:
@@ -86,8 +87,9 @@ def compare_part(
 def test_a_part_of_a_large_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports, luck = sorted((SAMPLES / name).glob("*.sqlite")), random.Random(len(name))
     of_all: Counter[str] = Counter()
-    for block_rows, kept_runs in ((8, 3), (8, 100), (64, 100)):
+    for block_rows, kept_runs, task_rows in ((8, 3, 200), (8, 100, 1000), (64, 100, 100_000)):
         begin = luck.uniform(0, 90)
+        monkeypatch.setattr(reading, "TASK_ROWS", task_rows)
         monkeypatch.setattr(cut_rows, "KEPT_RUNS", kept_runs)
         monkeypatch.setattr(outlines, "BLOCK_ROWS", block_rows)
         time = f"{begin}%:{begin + luck.uniform(1, 10)}%"
