@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from samples import Options as Job
+from samples import generate
 from tools.trace import Row, Trace
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.conversion import cut_reading, cut_rows
+from nsys2prv.conversion import cut_reading, cut_rows, table_maps
 from nsys2prv.conversion import read as reading
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.export import outlines, sqlite
@@ -26,7 +28,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 #: Numbers that are counted from the first one that is read.
 COUNTED = ("NCCL collective number",)
 #: Of which little is read: reports of one host.
-SETS = ["graphs", "machine", "training"]
+SETS = ["graphs", "machine"]
 
 
 def list_records(trace: Trace) -> Counter[tuple]:
@@ -96,6 +98,20 @@ def test_a_part_of_a_large_job(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         whole, part = compare_part(reports, time, tmp_path, monkeypatch)
         of_all.update(all=whole, part=part)
     assert of_all["part"] < of_all["all"]
+
+
+def test_a_part_of_a_job_with_collectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(tmp_path, Job(ranks=3, hosts=1, events_per_rank=3_000, nccl_groups=True))
+    reports, luck = sorted(tmp_path.glob("*.sqlite")), random.Random(2)
+    monkeypatch.setattr(outlines, "BLOCK_ROWS", 8)
+    # All collectives are read, so their numbers remain.
+    monkeypatch.setitem(globals(), "COUNTED", ())
+    for task_rows, rows_together in ((300, 100), (100_000, 50_000)):
+        monkeypatch.setattr(reading, "TASK_ROWS", task_rows)
+        monkeypatch.setattr(table_maps, "ROWS_TOGETHER", rows_together)
+        begin = luck.uniform(5, 90)
+        whole, part = compare_part(reports, f"{begin}%:{begin + 4}%", tmp_path, monkeypatch)
+        assert part < whole / 2
 
 
 def test_ranges_that_overlap_in_chains_keep_their_rows(
