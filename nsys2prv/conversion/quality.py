@@ -376,10 +376,12 @@ def _quote_messages(infos: Sequence[ReportInfo]) -> Iterator[QualityNote]:
     for name in CLASSES:
         alike: dict[tuple[str, ...], dict[str, str]] = {}
         for (_, text), counts in (item for item in reports.items() if item[0][0] == name):
-            times = f" ({counts.total():,} times)" if counts.total() > 1 else ""
+            total, several = counts.total(), len(counts) > 1
+            times = f" ({total:,} times{' in total' if several else ''})"
+            times = "" if total == len(counts) else times
             alike.setdefault(tuple(counts), {})[text] = f'"{text}"{times}'
         for where, texts in alike.items():
-            quoted = f"{list_some([*texts.values()], MOST_MESSAGES)}, in {list_some(where)}"
+            quoted = f"{list_some(where)}: {list_some([*texts.values()], MOST_MESSAGES)}"
             remedies = [
                 do
                 for what, do in _DECLARED["remedies"].items()

@@ -423,7 +423,7 @@ class ComparedRuns(Struct):
     @property
     def missing(self) -> list[str]:
         """Return lines about values that are unknown in some runs, and why."""
-        return self.list_lines(lambda run: run.missing)
+        return self.list_lines(lambda run: [f"no {one}" for one in run.missing])
 
     @property
     def comparison(self) -> str:

@@ -74,10 +74,10 @@ def _describe_time(study: ComparedRuns, pair: Pair, names: tuple[str, str]) -> s
     if grown == 1:
         return f"From {names[0]} to {names[1]} {unit} {longer} ({times})."
     scale = f"From {pair[0].units:,} to {pair[1].size}"
-    efficiency = f"efficiency {_format(pair[1], 'efficiency')}"
+    efficiency = f"efficiency of {_format(pair[1], 'efficiency')}"
     if study.scaling.used == "weak":
         growth = f", {study.scaling.why}, and" if study.scaling.why else ","
-        whole = f"a speed-up of {speed:.2f} (ideal: {grown:g}), {efficiency}"
+        whole = f"a speed-up of {speed:.2f} (ideal: {grown:g}) and an {efficiency}"
         return f"{scale}{growth} {unit} {longer} ({times}). As weak scaling, this is {whole}."
     how = f"becomes {speed:.2f} × faster" if speed >= 1 else longer
     return f"{scale} {unit} {how} ({times}; speed-up {speed:.2f}, ideally {grown:g}; {efficiency})."
@@ -181,7 +181,7 @@ def _describe_computation(study: ComparedRuns, pair: Pair) -> str:
         f"{format_nanoseconds(work[worst].time_ns)} in {work[worst].count:,.4g} kernels"
         for work in (first, last)
     )
-    return f"Kernels of class {worst} cause most of this: {both} (sums over all GPUs)."
+    return f"Kernels of class {worst} cause most of the additional computation time per iteration: {both} (sums over all GPUs)."
 
 
 def _describe_factor(path: str, pair: Pair) -> str:
