@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import COUNT
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.host_time import PARTS
 from nsys2prv.replay.graph import TRANSFERS, Kind, split_rows, split_size
@@ -86,7 +85,7 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
     """Return the work of each rank in the replayed time, without wait times.
 
     Columns: `rank`, `part` (of OF_KINDS), `name`, `follows` (the kernel that most often runs
-    before), `count`, and `time_ns`.
+    before), `count` (of kernels, copies, calls and pauses that end in this time), and `time_ns`.
     """
     replay = facts.replay
     sums = []
@@ -95,9 +94,11 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
         some = edges[rows]
         kind, key = _find_work(facts, some)
         work = pl.DataFrame({"kind": kind, "key": key, "time_ns": facts.graph.weight[some]})
-        work = work.with_columns(process=replay.edges.process[some])
+        work = work.with_columns(
+            process=replay.edges.process[some], count=_count_calls(facts, some, kind)
+        )
         of_same = work.group_by("process", "kind", "key")
-        sums.append(of_same.agg(pl.col("time_ns").sum(), count=COUNT))
+        sums.append(of_same.agg(pl.col("time_ns", "count").sum()))
     frame = pl.concat(sums).with_columns(
         part=pl.col("kind").replace_strict({int(kind): part for kind, part in OF_KINDS.items()}),
         range=pl.lit(""),
@@ -112,6 +113,21 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
         orient="row",
     ).unique("name", keep="first")
     return _label(facts, named.join(follows, on="name", how="left").drop("range"), "follows")
+
+
+def _count_calls(facts: CauseContext, edges: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """Return 1 for each edge, and 0 for transfers of MPI calls that another edge counts: their own
+    work, which is the first edge of their end. A call may wait for several transfers.
+    """
+    counts = np.ones(len(edges), np.int64)
+    transfers = np.flatnonzero(kinds == Kind.MPI)
+    own_work = facts.graph.target[: facts.graph.joined]
+    ends = (facts.edges.target[edges[transfers]] >> 1).astype(own_work.dtype)
+    at = np.searchsorted(own_work, ends)
+    found = np.minimum(at, len(own_work) - 1)
+    is_counted = (own_work[found] == ends) & (facts.edges.kind[found] == Kind.CALL)
+    counts[transfers[is_counted]] = 0
+    return counts
 
 
 def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

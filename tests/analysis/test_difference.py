@@ -230,6 +230,13 @@ def test_what_is_new_and_what_is_gone() -> None:
     assert result.notes[1:] == ["kernels of A only: norm", "kernels of B only: new"]
 
 
+def test_counts_that_are_means_are_called_so() -> None:
+    comparison, _ = compare_jobs(
+        make_run(), make_run({"rank 1 norm": {"count": 9, "time": 400 * US}})
+    )
+    assert "executed 5.5 times per rank instead of 2 on average" in comparison.headline
+
+
 def test_limits() -> None:
     """Check that a change that may be chance exceeds no limit."""
     slow = make_run({GEMM: {"time": 440 * US}})

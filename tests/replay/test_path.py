@@ -2,10 +2,12 @@
 samples.
 """
 
+import sqlite3
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
@@ -87,6 +89,28 @@ def test_time_counts_for_the_gpu_while_it_works(tmp_path: Path) -> None:
     work = result.tables["work"].frame.select("part", "name", "follows", "count", "time_ns").rows()
     assert ("kernel", "other", "k", 1, 1_500) in work
     assert ("kernel", "k", None, 1, 3_600) in work
+
+
+def test_calls_of_mpi_are_counted_once(tmp_path: Path) -> None:
+    """A call that waits for one or several transfers is one call, as in the reports."""
+    folder = SAMPLES / "mpi"
+    recorded: Counter[tuple[str, str]] = Counter()
+    for path in sorted(folder.glob("*.sqlite")):
+        with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            for table in tables & {
+                f"MPI_{one}_EVENTS" for one in ("P2P", "COLLECTIVES", "START_WAIT")
+            }:
+                rows = connection.execute(
+                    f"SELECT value, globalTid FROM {table} JOIN StringIds ON id = textId GROUP BY value, globalTid, start, end"
+                )
+                recorded.update(name for name, _ in rows)
+    with nsys2prv.open(folder, quiet=True) as job:
+        frame = job.analyse("findings")["findings"].tables["work"].frame
+    counted = dict(frame.filter(part="mpi").group_by("name").agg(pl.col("count").sum()).rows())
+    named = {name: count for name, count in counted.items() if name in recorded}
+    assert named
+    assert not {name: count for name, count in named.items() if count > recorded[name]}
 
 
 def list_causes(trace: Trace) -> list[tuple[int, int, str]]:

@@ -41,7 +41,7 @@ class Reason(Struct, frozen=True):
     share: float
     #: Its ranks; empty for all ranks.
     ranks: tuple[str, ...] = ()
-    #: Number of occurrences on a rank, in A and B.
+    #: Number of occurrences on a rank, in A and B: means over the ranks, without startup and shutdown.
     counts: tuple[float, float] | None = None
     #: Factor by which each lasts longer in B.
     times: float | None = None
@@ -83,7 +83,9 @@ class Reason(Struct, frozen=True):
             after, before = (f"{count:,.3g}" for count in reversed(self.counts))
             if self.family == "iterations":
                 return f"{after} iterations instead of {before}"
-            return f"executed {after} times per rank instead of {before}"
+            said = f"executed {after} times per rank instead of {before}"
+            is_mean = any(count % 1 for count in self.counts)
+            return f"{said} on average, without startup and shutdown" if is_mean else said
         if not self.times or abs(self.times - 1) < APART:
             return ""
         each = f"each {format_share(abs(self.times - 1), 0)} {'longer' if self.times > 1 else 'shorter'}"

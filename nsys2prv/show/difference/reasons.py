@@ -47,7 +47,7 @@ def list_reasons(
     Columns: `family`, `part`, `name`, `range`, `a_ns`, `b_ns`, `change_ns`; the shares of the
     change due to different counts (`by_count_ns`), longer durations on most ranks
     (`by_duration_ns`), and other reasons, such as single ranks or overlap (`by_place_ns`); the
-    count per rank (`a_count`, `b_count`). of_ranks: from :func:`compare_ranks`. whole: times of the
+    mean count per rank, without calls in startup and shutdown (`a_count`, `b_count`). of_ranks: from :func:`compare_ranks`. whole: times of the
     unit (ns).
     """
     sides, left = [], []
