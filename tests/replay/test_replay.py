@@ -310,7 +310,7 @@ def test_on_an_ideal_network_the_job_lasts_as_without_transfers() -> None:
     assert ideal.share == pytest.approx(ends[0] / ends[1], rel=1e-9)
     # Where half of the kernels are not matched, nothing is told.
     job = replace(replay.job, kernels=10, met=5)
-    assert "only 5 of 10" in replay_without_transfers(job, replay.begin, replay.end)
+    assert "(5 of 10)" in replay_without_transfers(job, replay.begin, replay.end)
 
 
 def test_kernels_launched_before_the_capture_come_before_those_launched_in_it(
