@@ -75,6 +75,14 @@ def test_nobody_is_told_to_install_from_the_index() -> None:
         )
 
 
+def test_the_readme_has_one_command_to_install_and_run_and_one_to_test() -> None:
+    """CI runs both as they are written there."""
+    text = (DOCS.parent / "README.md").read_text()
+    first, second = re.findall(r"^pip install .*", text, re.MULTILINE)
+    assert first.endswith("&& nsys2prv sample_reports/training training.prv")
+    assert second.endswith("&& python -m pytest")
+
+
 def test_every_page_is_in_the_index(made: dict[str, str]) -> None:
     index, site = (DOCS / "index.md").read_text(), (DOCS.parent / "mkdocs.yml").read_text()
     pages = {page.name for page in DOCS.glob("*.md")}
