@@ -63,7 +63,7 @@ def find_violations(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the precedences (order of two events on two hosts) that corrected clocks violate. Return
     three arrays over precedences: whether both hosts have the same reference; by how much a
-    precedence is violated beyond noise (ns; -inf for other references); and whether this exceeds
+    precedence is violated beyond noise (ns; -inf if the references differ); and whether this exceeds
     the errors of the hosts.
     """
     bound, reference = (

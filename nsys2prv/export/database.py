@@ -222,7 +222,7 @@ class Database(Closable):
         return table in self.tables and self.tables[table].columns.keys() >= set(columns)
 
     def make_condition(self, table: str, where: str) -> str:
-        """Make an SQL condition for a table from one with column names in braces; "" becomes true.
+        """Convert a condition with column names in braces to SQL for a table; "" becomes true.
 
         Missing columns become NULL. {strings:TEXT} becomes the ids of registered strings that start
         with TEXT.

@@ -303,9 +303,9 @@ def list_activities(
 ) -> dict[str, np.ndarray | list[str]]:
     """Return the activities of a thread in each of several sets of times, as columns.
 
-    Columns: `at` (index of the set, sorted), `part` (of PARTS, `range` or `where`), `names` (a name
-    set, `range` or `place`), `name` (value, group or place), `time`, `longest` (ns), and whether
-    the longest one initializes CUDA (`first`). A call counts in the same time as its part
+    Columns: `at` (index of the set, sorted); `part` (one of PARTS, or `range`, or `where`); `names`
+    (a name set, or `range`, or `place`) and `name` (a value of it); `time` and `longest` (ns);
+    `first`, whether the longest one initializes CUDA. A call counts in the same time as its part
     (:func:`find_host_parts`); CUDA API calls inside MPI calls count as MPI. ranges: of these times,
     from :func:`sum_ranges`. found, others: result and argument of find_host_parts for these times.
     """

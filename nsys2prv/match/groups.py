@@ -66,7 +66,7 @@ _BY_MESSAGES = {
     RING: (RINGS, "each rank sends to the next of a ring"),
 }
 #: The same for two ranks, whose messages are ambiguous.
-_OF_TWO = "both ranks send to each other, like a ring of two"
+_OF_TWO = "both ranks send to each other; a ring of two ranks would look the same"
 _GUESSED = {
     CHAIN: "sends and receives with unknown partners, outside other dimensions",
     EXCHANGE: "sends and receives of these ranks end together",
@@ -615,8 +615,8 @@ class Mesh(Struct, frozen=True):
         return frame.select("task", place.alias("place"), pl.exclude("task"))
 
     def add_dimensions(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add to a frame with `communicator` and `operation` the column `dimension`, the kind of
-        parallel group, if any is known.
+        """Add the column `dimension` (the kind of parallel group, if known) to a frame that has
+        `communicator` and `operation`.
         """
         names = {value: one.name for one in self.dimensions for value in one.communicators}
         number = pl.col("communicator").cast(pl.Int64)

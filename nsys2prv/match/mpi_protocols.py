@@ -249,7 +249,7 @@ class Limit(Struct, frozen=True):
     above: int = NO_LIMIT
 
     def is_known(self, sizes: np.ndarray) -> np.ndarray:
-        """Return a mask of the sizes (bytes) for which messages have shown whether they wait."""
+        """Return a mask: True for sizes (bytes) at which messages have shown whether they wait."""
         return (sizes <= self.below) | (sizes >= self.above)
 
 

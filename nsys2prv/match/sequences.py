@@ -364,8 +364,8 @@ def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
 
 
 def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
-    """Return True if the end times of paired calls agree on the clocks as placed: a shift by one
-    call would be much farther off. error: of the clocks (ns).
+    """Return True if the end times of paired calls differ by much less than the distance to the
+    next call. error: error of the aligned clocks (ns).
     """
     far = float(np.median(np.abs(np.diff(ends)))) / 4 if len(ends) > 1 else 0.0
     return far >= error and bool(np.abs(others - ends).max() < far)

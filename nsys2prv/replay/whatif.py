@@ -816,8 +816,8 @@ class Replay(Struct, frozen=True, dict=True):
         return [(rows, 0.0)]
 
     def expect_messages(self) -> Changes:
-        """Return changes in which messages are available when they are waited for: the receiver,
-        and the sender of a large message, continue after the transfer time.
+        """Return the changes that make every message available as soon as somebody waits for it: the
+        receiver, and the sender of a large message, continue after the transfer time.
         """
         edges, graph = self.edges, self.graph
         waits = self.select(TRANSFERS)

@@ -128,7 +128,9 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         """
         return states >= LEAST_STATED * gain * self.replay.span
 
-    def describe_unrecorded(self, partly: object = None, what: str = "host activity there") -> Said:
+    def describe_unrecorded(
+        self, partly: object = None, what: str = "host activity during this time"
+    ) -> Said:
         """Return a sentence that some host activity was not recorded, or only partly, with the
         option that records it.
         """

@@ -320,7 +320,7 @@ def _describe_host(cause: Cause, facts: CauseContext, suspect: Suspect) -> Claim
     evidence += [pauses.until] if pauses.until else []
     is_range = title is not None
     if longer.get("unknown", 0) > whole / 2 or not (is_range or parts):
-        evidence.append(facts.describe_unrecorded(what="host activity there"))
+        evidence.append(facts.describe_unrecorded(what="host activity during this time"))
     shape, advice = find_loss(facts, suspect, edges, saved).shape, ""
     if title is None:
         title, advice = _say_longer(longer, pauses.call)

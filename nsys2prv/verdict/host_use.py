@@ -206,7 +206,12 @@ class HostUse(Struct, frozen=True):
             lines.append(self.inside.of_whole)
         if self.parts["unknown"] >= WORTH_RECORDING * self.length and self.own != "unknown":
             lines.append(
-                say("unrecorded", what="host activity there", partly=True, options=self.lacking)
+                say(
+                    "unrecorded",
+                    what="host activity during this time",
+                    partly=True,
+                    options=self.lacking,
+                )
             )
         return lines
 

@@ -200,7 +200,7 @@ def describe_devices(facts: JobFacts) -> str:
         if lasts >= 0.0005 * length:
             parts.append(f"{share} {does}")
     profiler = _measure_profiler(facts)
-    own = f" Profiler overhead takes {profiler:.0%} of the {time}; it does not count as savings."
+    own = f" Profiler overhead takes {profiler:.0%} of the {time}; the savings do not include it."
     said = f"{repeats}GPU time in the {time}: {', '.join(parts)}.{most}"
     return said + own * (profiler >= LEAST_LOSS)
 

@@ -631,7 +631,7 @@ def test_copies_after_the_steady_state_are_told(tmp_path: Path) -> None:
     findings = find(tmp_path, calls, kernels, {MEMCPY: [copy]}, ["cudaMemcpy_v3020"])
     (end,) = (one for one in findings if one.kind == "shutdown")
     assert (
-        "after the steady state, GPUs run no kernels, including 30.0 ms of exposed memory operations"
+        "after the steady state, GPUs run no kernels; 30.0 ms of this are exposed memory operations"
         in end.title
     )
     assert end.share == pytest.approx(30 / 131, abs=0.02)

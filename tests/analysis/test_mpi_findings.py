@@ -111,14 +111,18 @@ def test_calls_of_mpi_that_do_not_return(both: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "because", "where"),
     [
-        ("", "100% outside recorded calls", "host activity there is not recorded"),
+        ("", "100% outside recorded calls", "host activity during this time is not recorded"),
         (
             "nvtx",
             "100% outside recorded calls",
             "in NVTX range solve (39 executions), the host spends 1.",
         ),
         ("io", "in file or network I/O", "75% of this time is in write"),
-        ("at once", "100% outside recorded calls", "host activity there is not recorded"),
+        (
+            "at once",
+            "100% outside recorded calls",
+            "host activity during this time is not recorded",
+        ),
     ],
 )
 def test_a_late_rank_is_named_with_its_cost_and_place(

@@ -64,7 +64,7 @@ def test_the_profilers_own_time_within_a_call_is_no_gain(tmp_path: Path) -> None
     (startup,) = find(tmp_path, {RUNTIME: calls, KERNEL: [kernel], "PROFILER_OVERHEAD": overhead})
     assert startup.share == pytest.approx(0.69)
     assert (
-        "(not counted as savings: 30.0 ms in the profiler); in the rest, the host is"
+        "(not counted as savings: 30.0 ms in the profiler); in the rest of this time, the host is"
         in startup.title
     )
     assert "cudaMalloc 60.0 ms" in startup.title

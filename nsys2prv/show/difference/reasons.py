@@ -107,8 +107,8 @@ def compare_ranks(runs: Sequence[Run], unit: str) -> pl.DataFrame:
     """Compare the work of each rank in a unit (iteration or job) of both runs.
 
     Columns: `rank`, `part`, `name`, `a_time_ns`, `b_time_ns`, `a_count`, `b_count`; the factor by
-    which the work takes longer in B on most ranks (`times`), and the time of all with that factor
-    (`usual`).
+    which the work takes longer in B on most ranks (`times`), and the time that the work
+    would take in B with this factor (`usual`).
     """
     key = ["rank", "part", "name"]
     sums = [
