@@ -142,6 +142,16 @@ class _Runs(Struct, frozen=True):
         starts = np.append(0, apart)
         return _Runs(self.first[starts], np.maximum.reduceat(self.last, starts))
 
+    def shrink(self, most: int, gap: int) -> tuple[_Runs, int]:
+        """Return at most `most` runs, for which runs further apart than `gap` are merged if there
+        are more, and the gap up to which they are merged.
+        """
+        runs = self
+        while len(runs.first) > most:
+            gap *= 2
+            runs = runs.join(gap)
+        return runs, gap
+
 
 def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
     """Return numbers as runs of close numbers. Neighbors in the given order are merged first,
@@ -163,10 +173,7 @@ def _join(several: Iterable[_Runs], gap: int = NEAR_IDS) -> _Runs:
     for one in several:
         first, last = map(np.concatenate, zip(astuple(joined), astuple(one), strict=True))
         order = first.argsort(kind="stable")
-        joined = _Runs(first[order], last[order]).join(gap)
-        while len(joined.first) > KEPT_RUNS:
-            gap *= 2
-            joined = joined.join(gap)
+        joined, gap = _Runs(first[order], last[order]).join(gap).shrink(KEPT_RUNS, gap)
     return joined
 
 
@@ -199,10 +206,7 @@ def _list_work(
         return chosen
 
     pieces = _select_rows(database, one, blocks | called.find(*one.bounds[2:4]), select)
-    runs, gap = _join(pieces, FEW_ROWS), FEW_ROWS
-    while len(runs.first) > MOST_RUNS:
-        gap *= 2
-        runs = runs.join(gap)
+    runs, _ = _join(pieces, FEW_ROWS).shrink(MOST_RUNS, FEW_ROWS)
     return tuple(
         replace(one.part, first=first, last=last)
         for first, last in zip(runs.first.tolist(), runs.last.tolist(), strict=True)

@@ -316,7 +316,7 @@ _COMPUTED = Annotated[
 
 
 class Scaling(Struct, frozen=True):
-    """How the work of a study's runs grows with the number of devices."""
+    """Growth of the work of a study's runs with the number of devices."""
 
     #: `strong`, `weak`, or None if undecided.
     detected: str | None

@@ -96,24 +96,30 @@ def test_outlines_of_samples(report: Path) -> None:
     assert compare(report) > 3
 
 
-def test_outlines_with_gaps_and_nulls(tmp_path: Path) -> None:
-    report = shutil.copy(REPORTS[0], tmp_path)
+def copy_changed(folder: Path, *statements: str) -> Path:
+    """Copy a report to a folder and change it by SQL statements."""
+    report = Path(shutil.copy(REPORTS[0], folder))
     connection = sqlite3.connect(report)
     with connection:
-        connection.execute("DELETE FROM NVTX_EVENTS WHERE rowid BETWEEN 30 AND 90 OR rowid % 7 = 3")
-        connection.execute("UPDATE NVTX_EVENTS SET end = NULL WHERE rowid % 50 = 1")
-        connection.execute("UPDATE NVTX_EVENTS SET eventType = 33 WHERE rowid % 90 = 2")
-        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -start WHERE rowid = 20")
+        for statement in statements:
+            connection.execute(statement)
     connection.close()
+    return report
+
+
+def test_outlines_with_gaps_and_nulls(tmp_path: Path) -> None:
+    report = copy_changed(
+        tmp_path,
+        "DELETE FROM NVTX_EVENTS WHERE rowid BETWEEN 30 AND 90 OR rowid % 7 = 3",
+        "UPDATE NVTX_EVENTS SET end = NULL WHERE rowid % 50 = 1",
+        "UPDATE NVTX_EVENTS SET eventType = 33 WHERE rowid % 90 = 2",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -start WHERE rowid = 20",
+    )
     assert compare(report) > 3
 
 
 def test_no_outline_of_other_values(tmp_path: Path) -> None:
-    report = shutil.copy(REPORTS[0], tmp_path)
-    connection = sqlite3.connect(report)
-    with connection:
-        connection.execute("UPDATE NVTX_EVENTS SET end = 'late' WHERE rowid = 20")
-    connection.close()
+    report = copy_changed(tmp_path, "UPDATE NVTX_EVENTS SET end = 'late' WHERE rowid = 20")
     assert NVTX_TABLE not in read_report_info(report, outlined=True).outlines
 
 
