@@ -19,12 +19,11 @@ from msgspec import Struct
 
 from nsys2prv._util.budget import EXECUTIONS, INTERVAL_ROWS
 from nsys2prv._util.columns import (
-    COUNT,
-    DURATION,
     find_edges,
     find_modes,
     is_sorted,
     mask_changes,
+    number_rows,
     take_rows,
 )
 from nsys2prv._util.files import create_temporary_file
@@ -356,18 +355,16 @@ def spill_durations(
     apart: unit of each row, if there are several units; a group contains the durations unit by
     unit.
     """
-    durations = frame.select(*by, duration=DURATION)
-    if apart is None:
-        durations = durations.sort(by)
-    else:
-        parts = durations.with_columns(apart=apart).partition_by("apart", maintain_order=True)
-        ordered = sorted(parts, key=lambda one: one["apart"][0])
-        durations = pl.concat(one.sort(by) for one in ordered).sort(by, maintain_order=True)
+    first, codes = number_rows(*(frame[name].to_numpy() for name in by))
+    # Few numbers are sorted in time proportional to their count.
+    codes = codes.astype(np.min_scalar_type(len(first)))
+    order = np.argsort(codes, kind="stable") if apart is None else np.lexsort((apart, codes))
+    durations = (frame["end"] - frame["begin"]).to_numpy()[order]
+    counts = np.bincount(codes, minlength=len(first))
+    sums = np.add.reduceat(durations, np.cumsum(counts) - counts) if len(first) else durations
     with create_temporary_file(path) as file:
-        file.write(durations["duration"].to_numpy().astype("<i8").data)
-    groups = durations.group_by(by, maintain_order=True).agg(
-        count=COUNT, time_ns=pl.col("duration").sum()
-    )
+        file.write(durations.astype("<i8").data)
+    groups = frame.select(by)[first].with_columns(count=counts, time_ns=sums)
     return groups.with_columns(
         file=pl.lit(str(path)), start=pl.col("count").cum_sum() - pl.col("count")
     )

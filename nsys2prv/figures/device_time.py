@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import COUNT, DURATION
-from nsys2prv._util.intervals import make_statistics, spill_durations, unite
+from nsys2prv._util.intervals import Spans, make_statistics, spill_durations, unite
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
@@ -20,7 +20,7 @@ from nsys2prv.figures.device_group import (
     Collected,
     DeviceGroup,
     Frames,
-    find_rows,
+    find_ordered_rows,
     label_values,
     to_arrays,
 )
@@ -46,18 +46,24 @@ def collect(unit: DeviceGroup) -> Collected:
     for device in unit.known_devices:
         idle = unit.covered - unit.find_active_spans(device)
         length = idle.end - idle.begin
-        host = {"unknown": np.zeros(len(length), np.int64)}
+        size, long = np.searchsorted(BOUNDS, length, "right"), np.flatnonzero(length >= LONG_NS)
+        long_gaps = Spans(idle.begin[long], idle.end[long])
+        host = {"unknown": np.zeros(len(LENGTHS), np.int64)}
+        of_long = {"unknown": np.zeros(len(long), np.int64)}
         for part, spans in find_task_parts(unit, unit.find_main_task(device), idle):
             if len(spans):
-                host[part] = host.get(part, 0) + spans.within(idle.begin, idle.end)
-        sizes = np.searchsorted(BOUNDS, length, "right")
-        gaps = pl.DataFrame({"class": sizes, "begin": idle.begin, "time_ns": length, **host})
+                # Each of these spans is in one gap.
+                gap = np.searchsorted(idle.begin, spans.begin, "right") - 1
+                host[part] = host.get(part, 0) + _sum_sizes(size[gap], spans)
+                inside = spans.within(long_gaps.begin, long_gaps.end)
+                of_long[part] = of_long.get(part, 0) + inside
+        named = {"device": np.full(len(LENGTHS), device), "class": np.arange(len(LENGTHS))}
+        count = np.bincount(size, minlength=len(LENGTHS))
+        sums = pl.DataFrame({**named, "count": count, "time_ns": _sum_sizes(size, idle), **host})
+        yield "gaps", sums.filter(pl.col("count") > 0)
+        gaps = pl.DataFrame({"begin": long_gaps.begin, "time_ns": length[long], **of_long})
         gaps = gaps.with_columns(device=pl.lit(device, pl.Int64))
-        by_class = gaps.group_by("device", "class", maintain_order=True).agg(
-            COUNT.alias("count"), pl.col("time_ns", *host).sum()
-        )
-        yield "gaps", by_class
-        yield "long", gaps.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
+        yield "long", gaps.top_k(MOST_LONG, by="time_ns")
     if unit.has("cuda_api"):
         yield "calls", _spill(unit, unit.api, "call", "call-durations", unit.list_apart(unit.api))
         if unit.has("launch"):
@@ -72,6 +78,11 @@ def collect(unit: DeviceGroup) -> Collected:
         yield "memory", sums
 
 
+def _sum_sizes(size: np.ndarray, spans: Spans) -> np.ndarray:
+    """Return the total length of spans by the class of their gaps (`size`)."""
+    return np.bincount(size, spans.end - spans.begin, len(LENGTHS)).astype(np.int64)
+
+
 def _spill(
     unit: DeviceGroup, frame: pl.DataFrame, by: str, name: str, apart: np.ndarray | None = None
 ) -> pl.DataFrame:
@@ -81,7 +92,7 @@ def _spill(
 def _measure_latencies(unit: DeviceGroup) -> Collected:
     work = unit.list_launched_work(("sender", "sent", "begin", "what"))
     sender, sent, begin, what = (work[name].to_numpy() for name in work.columns)
-    call = find_rows(*to_arrays(unit.api, "thread", "begin"), sender, sent)
+    call = find_ordered_rows(*to_arrays(unit.api, "thread", "begin"), sender, sent)
     returned = unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin

@@ -90,14 +90,17 @@ def _sum_metrics(
     begin, end = to_arrays(kernels, "begin", "end")
     period = float(np.median(np.diff(samples.time))) if len(samples.time) > 1 else np.inf
     is_long = end - begin >= FEWEST_SAMPLES * period
+    # Without long kernels, one that counts for nothing says that there are samples.
+    chosen = np.flatnonzero(is_long) if is_long.any() else np.arange(min(len(begin), 1))
+    begin, end = begin[chosen], np.where(is_long, end, begin)[chosen]
     columns: dict[str, pl.Series] = {}
     for name, label in metrics.items():
         values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
-            values, known_time = (np.where(is_long, one, 0) for one in steps.integrate(begin, end))
+            values, known_time = steps.integrate(begin, end)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
-    by_kernel = kernels.with_columns(**columns).group_by(by, maintain_order=True)
+    by_kernel = kernels[chosen].with_columns(**columns).group_by(by, maintain_order=True)
     return by_kernel.agg(pl.col(*columns).sum())
 
 

@@ -26,7 +26,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges, sum_changes
+from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, Collected, DeviceGroup, Frames, to_arrays
@@ -442,12 +442,9 @@ def _find_ranges(
 
 
 def _find_overlaps(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """Return the times in which at least two of these intervals overlap."""
-    time, count = sum_changes(
-        np.concatenate([begin, end]), np.repeat([1, -1], [len(begin), len(end)])
-    )
-    several = np.flatnonzero(count[:-1] > 1)
-    return merge_spans(time[several], time[several + 1])
+    """Return the times in which at least two intervals, sorted by begin, overlap."""
+    # Each overlaps earlier ones until the last of these ends.
+    return merge_spans(begin[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
 
 
 # ---- tables --------------------------------------------------------------------------------------

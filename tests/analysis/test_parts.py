@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 from nsys2prv._util.intervals import find_parents, make_statistics, spill_durations
-from nsys2prv.figures.kernels import make_steps
+from nsys2prv.figures.device_group import find_ordered_rows
+from nsys2prv.figures.kernels import _sum_metrics, make_steps
+from nsys2prv.figures.modules import _find_overlaps
 from nsys2prv.figures.nvtx_operations import MOST_APART, fold_labels
 from nsys2prv.table.event_reader import Samples
 
@@ -84,7 +86,7 @@ def test_two_modes(
     tmp_path: Path, durations: list[int], modes: tuple[float, float, float] | None
 ) -> None:
     frame = pl.DataFrame(
-        {"name": ["k"] * len(durations), "begin": [0] * len(durations), "end": durations}
+        {"name": [0] * len(durations), "begin": [0] * len(durations), "end": durations}
     )
     (row,) = make_statistics(
         spill_durations(frame, ["name"], tmp_path / "durations"), ["name"], modes=True
@@ -122,3 +124,36 @@ def test_samples_that_tell_of_the_time_before_and_after() -> None:
     assert before.integrate(begin, end)[0].tolist() == [10 * 3 + 20 * 5, 30, 15 + 25, 25]
     assert after.integrate(begin, end)[0].tolist() == [10 * 1 + 20 * 3, 10, 5 + 15, 15]
     assert before.integrate(begin, end)[1].tolist() == [30, 10, 10, 5]
+
+
+def test_first_row_of_a_thread_at_a_time() -> None:
+    choose = np.random.default_rng(5)
+    time = np.sort(choose.integers(0, 30, 400))
+    thread = choose.integers(0, 40, 400)
+    at_thread, at = choose.integers(0, 42, 300), choose.integers(-2, 33, 300)
+    rows = {pair: row for row, pair in reversed([*enumerate(zip(thread, time, strict=True))])}
+    expected = [rows.get(pair, -1) for pair in zip(at_thread, at, strict=True)]
+    assert find_ordered_rows(thread, time, at_thread, at).tolist() == expected
+
+
+def test_times_in_which_several_operations_run() -> None:
+    choose = np.random.default_rng(6)
+    begin = np.sort(choose.integers(0, 500, 60))
+    end = begin + choose.integers(0, 30, 60)
+    counts = np.zeros(600, int)
+    for since, until in zip(begin, end, strict=True):
+        counts[since:until] += 1
+    found = _find_overlaps(begin, end)
+    assert found.within(np.arange(600), np.arange(600) + 1).tolist() == (counts > 1).tolist()
+
+
+def test_kernels_shorter_than_samples_have_no_metric() -> None:
+    samples = Samples(0, "gpu_metric", ("m",), np.arange(11) * 100, np.full((11, 1), 50.0))
+    short = {"name": [1, 1, 2], "begin": [10, 120, 200], "end": [20, 125, 260]}
+    long = {"name": [2, 3], "begin": [300, 350], "end": [700, 360]}
+    frame = _sum_metrics(pl.DataFrame(short), samples, ["name"], {"m": "m"})
+    assert frame.height
+    assert not frame["m_known"].sum()
+    both = pl.concat([pl.DataFrame(short), pl.DataFrame(long)])
+    frame = _sum_metrics(both, samples, ["name"], {"m": "m"}).filter(pl.col("m_known") > 0)
+    assert frame.rows() == [(2, 50.0 * 400, 400)]
