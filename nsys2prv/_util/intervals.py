@@ -108,6 +108,13 @@ class Spans(Struct, frozen=True, eq=False):
         """Return the length of the time that is in both sets (ns)."""
         return int(self.within(other.begin, other.end).sum())
 
+    def touches(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a mask of the intervals [begin, end), none of them empty, that contain a time of
+        the set.
+        """
+        last = np.append(self.begin, np.iinfo(np.int64).max)
+        return last[np.searchsorted(self.end, begin, "right")] < end
+
     def contains(self, times: np.ndarray) -> np.ndarray:
         """Return a mask of the times that are in the set."""
         if not len(self):

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import number_rows
+from nsys2prv._util.columns import number_rows, sum_by
 from nsys2prv._util.intervals import (
     EMPTY,
     SIDES,
@@ -339,10 +339,11 @@ class DeviceGroup:
     @cached_property
     def work_counts(self) -> list[tuple[int, int, int]]:
         """Return (device, task, number of operations), sorted."""
-        device, thread = to_arrays(self.work, "device", "thread")
-        first, codes = number_rows(device, task := self.task_of[thread])
-        columns = device[first], task[first], np.bincount(codes)
-        return [*zip(*(column.tolist() for column in columns), strict=True)]
+        counts = np.bincount(self.work["thread"].to_numpy())
+        rows = np.flatnonzero(counts)
+        pairs = {"device": self.device_of[rows], "task": self.task_of[rows]}
+        sums = sum_by(pairs, count=counts[rows])
+        return sorted(zip(*(column.tolist() for column in sums.values()), strict=True))
 
     @cached_property
     def unit_of(self) -> np.ndarray:

@@ -68,10 +68,10 @@ def list_lanes(group: DeviceGroup) -> list[tuple[int, int]]:
     """
     lanes = {(task, device) for device, task, _ in group.work_counts}
     busy = {one for task, _ in lanes for one in (task, group.find_host(task))}
-    rows = group.reader.rows.threads.filter(pl.col("task").is_in(group.tasks))
+    tasks = {*group.tasks}
     if group.has(*WORK):
-        rows = rows.filter(pl.col("rank").is_not_null())
-    return sorted(lanes | {(task, NO_DEVICE) for task in set(rows["task"]) - busy})
+        tasks &= {*group.task_of[group.reader.rows.get_column("rank") >= 0].tolist()}
+    return sorted(lanes | {(task, NO_DEVICE) for task in tasks - busy})
 
 
 def divide_lane(group: DeviceGroup, task: int, device: int) -> Iterator[tuple[str, Spans]]:

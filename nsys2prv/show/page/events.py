@@ -13,8 +13,9 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import join_columns, number_as_met, sum_by, take_rows
 from nsys2prv._util.files import load_shipped_file
-from nsys2prv._util.intervals import Spans, merge_spans
+from nsys2prv._util.intervals import SIDES, Spans, merge_spans
 from nsys2prv.events.attributes import select_by_state
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import select_synchronising_calls
@@ -38,6 +39,7 @@ from nsys2prv.figures.time_division import NO_DEVICE, WAITS, list_lanes
 from nsys2prv.match import BY_SET_UP, MPI_RULES
 from nsys2prv.match.meetings import list_collectives, list_mpi_waits
 from nsys2prv.table.event_reader import HOST
+from nsys2prv.table.runs import Columns
 
 if TYPE_CHECKING:
     from nsys2prv.open_job import OpenJob
@@ -55,6 +57,9 @@ CALL_CLASSES = {
     layout: {"cuda": "launch", "nccl": "ncclcall", "ucx": "mpi"}.get(part, part)
     for layout, part in CALLS.items()
 }
+#: Layouts with shown events, and the value set of the names of NCCL kernels with a known operation.
+SHOWN = [*WORK_LAYOUTS, *CALL_CLASSES, *RANGES]
+OPERATION = "nccl_operation"
 MESSAGES = {"mpi_message": 0, "nccl_message": 1}
 #: Number of kernels with a map over lanes and time, those with the most time; maximum number of its time
 #: intervals.
@@ -114,18 +119,21 @@ def read_events(
         edges = np.append(job.steady.iteration_begins, job.steady.end)
         edges = np.append(edges[: -1 : -(-(len(edges) - 1) // MAP_BINS)], edges[-1])
     read = partial(_read_group, lanes, windows, edges)
-    tracks: dict[str, list[pl.DataFrame]] = {kind: [] for kind in (*COLUMNS, KERNELS)}
-    for frames in job.run_on_groups(read, options):
-        for kind, frame in frames:
-            tracks[kind].append(frame)
-    whole = {
-        kind: pl.concat(frames).sort("lane", "begin", pl.col("end").neg(), maintain_order=True)
-        for kind, frames in tracks.items()
-        if frames and kind != KERNELS
+    tracks: dict[str, list[Columns]] = {kind: [] for kind in (*COLUMNS, KERNELS)}
+    for parts in job.run_on_groups(read, options):
+        for kind, columns in parts:
+            tracks[kind].append(columns)
+    sources = pl.Series([*map(_find_names, SHOWN), OPERATION])
+    joined = {kind: join_columns(parts) for kind, parts in tracks.items() if parts}
+    found = {
+        kind: frame.with_columns(source=sources[frame["source"]]) for kind, frame in joined.items()
     }
-    kernels = pl.concat(tracks[KERNELS]) if tracks[KERNELS] else pl.DataFrame()
+    kernels = found.pop(KERNELS, pl.DataFrame())
+    by = ("lane", "begin", pl.col("end").neg())
+    whole = {kind: frame.sort(*by, maintain_order=True) for kind, frame in found.items()}
     if kernels.height:
-        kernels = _keep_longest(kernels, MAPS)
+        name, time = to_arrays(kernels, "name", "time")
+        kernels = kernels.filter(pl.Series(_mask_longest(np.zeros_like(name), name, time, MAPS)))
     members = collectives.drop("end", "of_nccl").unique(["thread", "begin"], keep="first")
     for kind in {"h", "n"} & {*whole}:
         frame = whole[kind].join(members, ["thread", "begin"], "left", maintain_order="left")
@@ -173,8 +181,10 @@ def _read_group(
     windows: Sequence[Window],
     edges: np.ndarray,
     group: DeviceGroup,
-) -> list[tuple[str, pl.DataFrame]]:
-    """Return the events of one device group by kind of track. This depends only on files."""
+) -> list[tuple[str, Columns]]:
+    """Return the events of one device group by kind of track, as columns. This depends only on
+    files.
+    """
     lane_of_row = np.full(len(group.task_of), -1)
     drivers: dict[int, list[int]] = {}
     for task, device in list_lanes(group):
@@ -187,10 +197,11 @@ def _read_group(
         threads = find_driving_threads(group, device)
         host = group.find_host(task)
         drivers[lane] = [one for one in threads if group.task_of[one] == host]
-    frames = [*_list_work(group, lane_of_row, windows, edges)]
-    for lane_of_row in _place_threads(drivers, len(group.task_of)):
-        frames += _list_host_events(group, lane_of_row, windows)
-    return frames
+    of_threads = _place_threads(drivers, len(group.task_of))
+    return [
+        *_list_work(group, lane_of_row, windows, edges),
+        *_list_host_events(group, of_threads, windows),
+    ]
 
 
 def _place_threads(drivers: Mapping[int, list[int]], rows: int) -> list[np.ndarray]:
@@ -211,7 +222,13 @@ def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     """Return the rows of a frame that are within some windows. frame: `lane` (or a negative
     number), `begin`, `end`.
     """
-    lane, begin, end = to_arrays(frame, "lane", "begin", "end")
+    return frame[np.flatnonzero(_mask_rows(*to_arrays(frame, "lane", *SIDES), windows))]
+
+
+def _mask_rows(
+    lane: np.ndarray, begin: np.ndarray, end: np.ndarray, windows: Sequence[Window]
+) -> np.ndarray:
+    """Return a mask of the events of lanes (negative for none) that are within some windows."""
     selected = np.zeros(len(lane), bool)
     alike: dict[tuple[bool, ...], list[int]] = {}
     for one in np.flatnonzero(np.bincount(lane[lane >= 0])).tolist():
@@ -220,13 +237,13 @@ def select_rows(frame: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
         rows = np.flatnonzero(lane == lanes[0] if len(lanes) == 1 else np.isin(lane, lanes))
         since, until = begin[rows], end[rows]
         # An event without length is in the window that contains its start.
-        inside = merge_windows(windows, lanes[0]).within(since, np.maximum(until, since + 1)) > 0
+        inside = merge_windows(windows, lanes[0]).touches(since, np.maximum(until, since + 1))
         for window in windows:
             if window.least and lanes[0] in window.lanes:
                 near = (since < window.end) & (until > window.begin)
                 inside |= near & (until - since >= window.least)
         selected[rows] = inside
-    return frame.filter(pl.Series(selected, dtype=pl.Boolean))
+    return selected
 
 
 def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
@@ -237,77 +254,90 @@ def merge_windows(windows: Sequence[Window], lane: int) -> Spans:
 
 def _list_work(
     group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window], edges: np.ndarray
-) -> Iterator[tuple[str, pl.DataFrame]]:
+) -> Iterator[tuple[str, Columns]]:
     streams = group.reader.rows.get_column("stream")
-    sent = group.list_launched_work(("thread", "begin", "sent"))
-    sent_keys = to_arrays(sent, "thread", "begin")
+    names = ("begin", "thread", "sent")
+    lines = group.reader.read_lines(("launch", "memory"), group.number, names, np.int32)
+    sent_keys, sent = to_arrays(lines, "thread", "begin"), np.append(lines["sent"].to_numpy(), 0)
     for layout, (kind, name, fields) in WORK_LAYOUTS.items():
         if not group.has(layout):
             continue
         frame = group.read_begins(layout, (name, *fields))
-        frame = frame.with_columns(lane=pl.Series(lane_of_row[frame["thread"].to_numpy()]))
+        lane = lane_of_row[frame["thread"].to_numpy()]
         if layout == "cuda_kernel":
-            unit = group.list_apart(frame)
-            own = frame.with_columns(unit=pl.lit(0) if unit is None else unit)
-            yield KERNELS, _map_kernels(own, _find_names(layout, name), edges)
-        frame = select_rows(frame, windows)
-        thread, begin = to_arrays(frame, "thread", "begin")
-        row = find_ordered_rows(*sent_keys, thread, begin)
-        before = begin - sent["sent"].to_numpy()[row] if sent.height else row
-        columns = {
-            "before": pl.Series(np.where(row >= 0, np.maximum(before, 0), 0)),
-            "stream": pl.Series(np.maximum(streams[thread], 0)),
-            "source": pl.lit(_find_names(layout, name)),
-            "class": _classify_work(layout),
+            yield KERNELS, _map_kernels(group, frame, lane, edges)
+        chosen = np.flatnonzero(_mask_rows(lane, *to_arrays(frame, *SIDES), windows))
+        columns = {one.name: one.to_numpy() for one in frame[chosen].get_columns()}
+        row = find_ordered_rows(*sent_keys, columns["thread"], columns["begin"])
+        before = np.maximum(columns["begin"] - sent[row], 0)
+        columns["class"] = _classify_work(layout, columns)
+        columns |= {"lane": lane[chosen], "name": columns.pop(name)}
+        columns |= {
+            "before": np.where(row >= 0, before, 0),
+            "stream": np.maximum(streams[columns["thread"]], 0),
         }
-        frame = frame.with_columns(**columns).rename({name: "name"})
+        columns["source"] = np.full_like(row, SHOWN.index(layout))
         if kind == "n":
             # Named by their operations, if known.
-            operation = pl.when(pl.col("operation") >= 0)
-            frame = frame.with_columns(
-                source=operation.then(pl.lit("nccl_operation")).otherwise("source"),
-                name=operation.then("operation").otherwise("name"),
-            )
-        yield kind, _order_columns(kind, frame)
+            is_known = columns["operation"] >= 0
+            columns["source"][is_known] = len(SHOWN)
+            columns["name"] = np.where(is_known, columns["operation"], columns["name"])
+        yield kind, _choose_columns(kind, columns)
 
 
-def _map_kernels(frame: pl.DataFrame, source: str, edges: np.ndarray) -> pl.DataFrame:
-    """Return the kernel map for `kernels` in Events, for the kernels with the most time."""
-    bins = np.searchsorted(edges, frame["begin"].to_numpy(), "right") - 1
-    own = frame.with_columns(bin=pl.Series(bins), time=pl.col("end") - pl.col("begin"))
-    own = own.filter((pl.col("lane") >= 0) & pl.col("bin").is_between(0, len(edges) - 2))
-    own = own.rename({"kernel": "name"})
-    sums = own.group_by("unit", "lane", "name", "bin").agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("time").sum()
-    )
-    sums = _keep_longest(sums, 2 * MAPS, "unit").with_columns(source=pl.lit(source))
-    return sums.drop("unit").sort("lane", "name", "bin")
-
-
-def _keep_longest(kernels: pl.DataFrame, count: int, *by: str) -> pl.DataFrame:
-    """Return the rows of the `count` names with the most time, within each group of the columns
-    `by`.
+def _map_kernels(
+    group: DeviceGroup, kernels: pl.DataFrame, lane: np.ndarray, edges: np.ndarray
+) -> Columns:
+    """Return the kernel map for `kernels` in Events, for the kernels with the most time. lane: of
+    each kernel.
     """
-    most = kernels.group_by(*by, "name").agg(pl.col("time").sum()).sort("time", "name")
-    most = (most.group_by(by) if by else most).tail(count)
-    return kernels.join(most, [*by, "name"], "semi", maintain_order="left")
+    begin, end, thread, name = to_arrays(kernels, *SIDES, "thread", "kernel")
+    bins = np.searchsorted(edges, begin, "right") - 1
+    own = np.flatnonzero((lane >= 0) & (bins >= 0) & (bins < len(edges) - 1))
+    keys = {"lane": lane[own], "name": name[own], "bin": bins[own]}
+    keys["unit"] = group.number_apart(thread[own], np.zeros_like(own))
+    count = np.ones(len(own), np.int64)
+    sums = sum_by(keys, count=count, time=end[own] - begin[own])
+    kept = _mask_longest(sums.pop("unit"), sums["name"], sums["time"], 2 * MAPS)
+    sums = take_rows(sums, kept)
+    order = np.lexsort((sums["bin"], sums["name"], sums["lane"]))
+    source = np.full(len(order), SHOWN.index("cuda_kernel"))
+    return {**take_rows(sums, order), "source": source}
 
 
-def _find_names(layout: str, name: str) -> str:
-    """Return the name set, or the value set, of a field."""
-    return load_catalogue().layouts[layout].by_name[name].values.name
+def _mask_longest(unit: np.ndarray, name: np.ndarray, time: np.ndarray, count: int) -> np.ndarray:
+    """Return a mask of the rows with the `count` names that have the most time in each unit."""
+    sums = sum_by({"unit": unit, "name": name}, time=time)
+    order = np.lexsort((sums["name"], sums["time"], sums["unit"]))
+    units = sums["unit"][order]
+    longest = order[np.searchsorted(units, units, "right") - np.arange(len(order)) <= count]
+    return np.isin(number_as_met(unit, name)[1], longest)
 
 
-def _classify_work(layout: str) -> pl.Expr:
+def _find_name_field(layout: str) -> str:
+    """Return the field that names the events of a layout."""
+    if layout in WORK_LAYOUTS:
+        return WORK_LAYOUTS[layout][1]
+    fields = load_catalogue().layouts[layout].fields
+    return next(one.name for one in fields if isinstance(one.values, NameSet))
+
+
+def _find_names(layout: str) -> str:
+    """Return the name set, or the value set, of the names of a layout's events."""
+    return load_catalogue().layouts[layout].by_name[_find_name_field(layout)].values.name
+
+
+def _classify_work(layout: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the class of some work. columns: its fields."""
     if layout != "cuda_kernel":
         named = {"nccl_kernel": "nccl", "memory_operation": "copy"}.get(layout, "kernel")
-        return pl.lit(CLASSES.index(named))
-    classes = {one: CLASSES.index(name) for one, name in KERNEL_CLASSES.items()}
-    number = pl.col("class").replace_strict(
-        classes, default=CLASSES.index("kernel"), return_dtype=pl.Int64
-    )
-    is_slow = pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor_cores") == TENSOR_NO)
-    return pl.when(is_slow).then(CLASSES.index("gemm-slow")).otherwise(number)
+        return np.full(len(columns["begin"]), CLASSES.index(named))
+    found = np.full(len(columns["begin"]), CLASSES.index("kernel"))
+    for one, name in KERNEL_CLASSES.items():
+        found[columns["class"] == one] = CLASSES.index(name)
+    is_product = np.isin(columns["class"], (GEMM, CONVOLUTION))
+    found[is_product & (columns["tensor_cores"] == TENSOR_NO)] = CLASSES.index("gemm-slow")
+    return found
 
 
 def read_collectives(job: OpenJob) -> pl.DataFrame:
@@ -330,33 +360,39 @@ def read_collectives(job: OpenJob) -> pl.DataFrame:
 
 
 def _list_host_events(
-    group: DeviceGroup, lane_of_row: np.ndarray, windows: Sequence[Window]
-) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the calls and ranges of the threads of lanes."""
+    group: DeviceGroup, of_threads: Sequence[np.ndarray], windows: Sequence[Window]
+) -> Iterator[tuple[str, Columns]]:
+    """Yield the calls and ranges of the threads of lanes. of_threads: from :func:`_place_threads`."""
     special = {"cuda_api": ("sync", group.options.synchronising), "osrt": ("io", group.options.io)}
-    for layout in (*CALL_CLASSES, *RANGES):
-        if not group.has(layout):
-            continue
+
+    def keep(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        found = np.zeros(len(columns["thread"]), bool)
+        for lane in of_threads:
+            found |= _mask_rows(lane[columns["thread"]], columns["begin"], columns["end"], windows)
+        return found
+
+    for layout in filter(group.has, (*CALL_CLASSES, *RANGES)):
         kind = "x" if layout in RANGES else "h"
-        fields = load_catalogue().layouts[layout].fields
-        name = next(one.name for one in fields if isinstance(one.values, NameSet))
-        frame = group.remember((layout, name), partial(group.read_begins, layout, (name,)))
-        lane = pl.Series(lane_of_row[frame["thread"].to_numpy()])
-        frame = select_rows(frame.with_columns(lane=lane), windows)
-        number = pl.lit(CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
+        name = _find_name_field(layout)
+        frame = group.reader.read_begins(layout, (name,), group.number, keep)
+        thread, begin, end, names = to_arrays(frame, "thread", *SIDES, name)
+        number = np.full(len(names), CLASSES.index("nvtx" if kind == "x" else CALL_CLASSES[layout]))
         if layout in special:
             then, values = special[layout]
-            is_special = pl.col("name").is_in(list(values))
-            number = pl.when(is_special).then(pl.lit(CLASSES.index(then))).otherwise(number)
-        source = pl.lit(_find_names(layout, name))
-        frame = frame.rename({name: "name"}).with_columns(source=source, **{"class": number})
-        yield kind, _order_columns(kind, frame)
+            number[np.isin(names, values)] = CLASSES.index(then)
+        columns = {"begin": begin, "end": end, "thread": thread, "name": names, "class": number}
+        columns["source"] = np.full_like(number, SHOWN.index(layout))
+        for lane in of_threads:
+            columns["lane"] = lane[thread]
+            own = np.flatnonzero(_mask_rows(columns["lane"], begin, end, windows))
+            yield kind, _choose_columns(kind, take_rows(columns, own))
 
 
-def _order_columns(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
-    columns = {*COLUMNS[kind], "thread"} & {*frame.columns} - {"name"}
-    numbers = pl.col("lane", "begin", "end", "name", "class", *sorted(columns)).cast(pl.Int64)
-    return frame.select(numbers, "source")
+def _choose_columns(kind: str, columns: Columns) -> Columns:
+    """Return the columns of a kind of track in order, as int64."""
+    more = {*COLUMNS[kind], "thread"} & {*columns} - {"name"}
+    names = ("lane", "begin", "end", "name", "class", *sorted(more), "source")
+    return {name: columns[name].astype(np.int64, copy=False) for name in names}
 
 
 def _name_communicators(job: OpenJob) -> dict[int, str]:

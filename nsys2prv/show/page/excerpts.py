@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from nsys2prv.figures.result import AT_COLLECTIVES, Finding, Result
 from nsys2prv.figures.time_division import NO_DEVICE
 from nsys2prv.show.page.events import (
-    CALL_CLASSES,
-    RANGES,
-    WORK_LAYOUTS,
+    SHOWN,
     Events,
     Window,
     label_names,
@@ -101,8 +99,7 @@ def choose_excerpts(
     moments = [places.place(finding) for finding in findings]
     if typical:
         moments, budget = [places.place_typical(results)], budget // 3
-    shown = {*WORK_LAYOUTS, *CALL_CLASSES, *RANGES}
-    total = sum(job.layouts.get(layout, 0) for layout in shown)
+    total = sum(job.layouts.get(layout, 0) for layout in SHOWN)
     wanted = [one for one in moments if one]
     windows = [*_choose_windows(job, results, wanted, len(lanes), total, budget)]
     events = read_events(job, lanes, windows, collectives)
