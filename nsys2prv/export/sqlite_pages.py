@@ -391,7 +391,8 @@ class SqliteTable(SourceTable):
         """Return the arguments of the compiled core for an outline, none if it cannot make one."""
         fields = self.declared.fields
         names = list_outlined(self.name, fields) or ()
-        if any(fields[name].has_default for name in names if name):
+        known = [fields[name] for name in names if name]
+        if any(field.has_default or field.number == ROWID for field in known):
             return ()
         # Columns after the last one have no values.
         absent = RecordField(len(self.declared.rules), "INTEGER", False)

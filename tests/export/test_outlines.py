@@ -96,9 +96,9 @@ def test_outlines_of_samples(report: Path) -> None:
     assert compare(report) > 3
 
 
-def copy_changed(folder: Path, *statements: str) -> Path:
+def copy_changed(folder: Path, *statements: str, report: Path = REPORTS[0]) -> Path:
     """Copy a report to a folder and change it by SQL statements."""
-    report = Path(shutil.copy(REPORTS[0], folder))
+    report = Path(shutil.copy(report, folder))
     connection = sqlite3.connect(report)
     with connection:
         for statement in statements:
@@ -121,6 +121,29 @@ def test_outlines_with_gaps_and_nulls(tmp_path: Path) -> None:
 def test_no_outline_of_other_values(tmp_path: Path) -> None:
     report = copy_changed(tmp_path, "UPDATE NVTX_EVENTS SET end = 'late' WHERE rowid = 20")
     assert NVTX_TABLE not in read_report_info(report, outlined=True).outlines
+
+
+def test_no_outline_if_ids_are_rowids(tmp_path: Path) -> None:
+    columns = "start INT, end INT, correlationId INTEGER PRIMARY KEY"
+    report = copy_changed(
+        tmp_path,
+        f"CREATE TABLE OTHER ({columns})",
+        "INSERT INTO OTHER SELECT start, end, rowid FROM CUPTI_ACTIVITY_KIND_KERNEL",
+    )
+    assert "OTHER" not in read_report_info(report, outlined=True).outlines
+    assert compare(report) > 3
+
+
+def test_series_of_several_devices(tmp_path: Path) -> None:
+    report = copy_changed(
+        tmp_path,
+        # Later there are more metrics, with larger numbers, and then rows of several devices.
+        "UPDATE GPU_METRICS SET metricId = metricId * 16 WHERE rowid > 300",
+        "UPDATE GPU_METRICS SET typeId = typeId + rowid % 3 WHERE rowid > 600",
+        "UPDATE GPU_METRICS SET metricId = -1 WHERE rowid > 900 AND metricId = 16",
+        report=REPORTS[2],
+    )
+    assert compare(report) > 3
 
 
 def test_names_of_domains_are_found_by_outlines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ typedef struct {
 } Place;
 
 /* The places of all columns in the records that begin with a header. */
-typedef struct {
+typedef struct Plan {
+    struct Plan *next;    /* of the row behind the last one of this plan, usually that of the next one too */
     uint64_t rows;        /* met since the plan was made: tells how many NULLs there were */
-    uint32_t hash;
     uint32_t values_end;  /* of the last wanted value */
     uint64_t record_size; /* what the header says of it */
     uint8_t size, traits; /* IS_NOTED or 0 */
@@ -53,6 +53,7 @@ struct Decoder {
     int32_t fields;               /* to look at in a record */
     int32_t *first_of_field;      /* the first column of a field in `ordered`, or -1 */
     int32_t *next_of_field;       /* the next column of the same field */
+    Plan *last_plan;              /* of the row before */
     Plan *plans;                  /* PLANS of them by hash, and one more for headers that are too long */
     Place *places;
     Block block, chain;
@@ -65,7 +66,6 @@ struct Decoder {
     int32_t ruled_fields;
     int64_t first_rowid, last_rowid;  /* met then */
     Outline *outline;             /* then, of all rows, or NULL */
-    uint8_t traits;               /* of the row that was put last */
     const int64_t *chosen, *chosen_end;  /* the rowids of the rows to come, NULL for all rows */
 };
 
@@ -119,8 +119,11 @@ Status new_decoder(const PageFile *file, Column *columns, size_t count, Decoder 
         free_decoder(decoder);
         return NO_MEMORY;
     }
-    for (size_t k = 0; k <= PLANS; k++)
+    for (size_t k = 0; k <= PLANS; k++) {
         decoder->plans[k].places = decoder->places + k * count;
+        decoder->plans[k].next = decoder->plans;
+    }
+    decoder->last_plan = decoder->plans;
     size_t placed = 0, any_types = 0;
     for (int turn = 0; turn < 3; turn++) {
         for (size_t k = 0; k < count; k++) {
@@ -281,11 +284,11 @@ static inline uint32_t hash_of_header(const uint8_t *header, uint32_t size) {
 }
 
 /* Whether a plan is of this header. */
-static inline bool is_of(const Plan *plan, const uint8_t *header, uint32_t size, uint32_t hash) {
-    if (plan->hash != hash || plan->size != size)
+static inline bool is_of(const Plan *plan, const uint8_t *header, uint32_t size) {
+    if (plan->size != size || !size)
         return false;
     if (size < 8)
-        return !memcmp(plan->header, header, size);
+        return !((word_at(plan->header + size - 8) ^ word_at(header + size - 8)) >> (64 - 8 * size));
     uint64_t differ = word_at(plan->header + size - 8) ^ word_at(header + size - 8);
     for (uint32_t at = 0; at + 8 <= size; at += 8)
         differ |= word_at(plan->header + at) ^ word_at(header + at);
@@ -331,8 +334,8 @@ static const uint8_t *gathered(Decoder *decoder, const Row *row, uint64_t wanted
 
 /* ---- rows ---- */
 
-/* The plan of a row's record: remembered, or made. */
-static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
+/* The plan of a row's record by its header: remembered, or made. */
+static Plan *look_up_plan(Decoder *decoder, const Row *row, Status *status) {
     uint64_t size = row->at[0];
     const uint8_t *header = row->at;
     Plan *plan = &decoder->plans[PLANS];
@@ -341,8 +344,8 @@ static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
         uint32_t hash = hash_of_header(header, (uint32_t)size);
         /* One of two places; a new plan takes an empty one, or that of either. */
         Plan *pair = &decoder->plans[hash % PLANS & ~1u];
-        plan = is_of(&pair[0], header, (uint32_t)size, hash) ? &pair[0] : &pair[1];
-        if (size && (plan == &pair[0] || is_of(plan, header, (uint32_t)size, hash))) {
+        plan = is_of(&pair[0], header, (uint32_t)size) ? &pair[0] : &pair[1];
+        if (plan == &pair[0] || is_of(plan, header, (uint32_t)size)) {
             if (plan->record_size == row->size)
                 return plan;
             *status = DAMAGED;
@@ -366,9 +369,21 @@ static Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
         return NULL;
     if (plan != &decoder->plans[PLANS]) {
         plan->size = (uint8_t)size;
-        plan->hash = hash_of_header(header, (uint32_t)size);
         memcpy(plan->header, header, size);
     }
+    return plan;
+}
+
+/* The plan of a row's record. */
+static inline Plan *plan_of(Decoder *decoder, const Row *row, Status *status) {
+    /* Looking at the likely plan first, the processor need not wait for the hash. */
+    Plan *plan = decoder->last_plan->next;
+    if (row->at[0] > row->local || !is_of(plan, row->at, row->at[0]) || plan->record_size != row->size) {
+        if (!(plan = look_up_plan(decoder, row, status)))
+            return NULL;
+        decoder->last_plan->next = plan;
+    }
+    decoder->last_plan = plan;
     return plan;
 }
 
@@ -419,7 +434,6 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
     Plan *plan = plan_of(decoder, found, &status);
     if (!plan)
         return status;
-    decoder->traits = plan->traits;
     const uint8_t *record = found->at;
     if (plan->values_end > found->local && !(record = gathered(decoder, found, plan->values_end, &status)))
         return status;
@@ -433,26 +447,70 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
 
 Status decode_row(Decoder *decoder, const Row *found, size_t place) { return put_row(decoder, found, place); }
 
-/* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
-static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
-                          size_t *row, size_t room) {
-    const uint32_t number = leaves->page[leaf];
-    const uint32_t page_size = decoder->file->page_size, header = header_offset(number), pointers = header + 8;
+/* How many cells a leaf has; UINT32_MAX where it is none, or empty though there are others: only a table without rows has an empty leaf. */
+static inline uint32_t count_cells(const Decoder *decoder, const uint8_t *page, uint32_t header, const Leaves *leaves) {
     const uint32_t cells = be16(page + header + 3);
+    const bool fit = page[header] == LEAF_PAGE && header + 8 + 2 * cells <= decoder->file->page_size;
+    return fit && (cells || leaves->count == 1) ? cells : UINT32_MAX;
+}
+
+/* Checks all of a leaf, and adds its rows to the outline. */
+static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, size_t *rows) {
+    const uint32_t page_size = decoder->file->page_size, header = header_offset(leaves->page[leaf]), pointers = header + 8;
+    const uint32_t cells = count_cells(decoder, page, header, leaves);
     const int64_t upper = leaves->last[leaf];
     int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
     bool any_before = leaf > 0;
     Status status = OK;
-    if (page[header] != LEAF_PAGE || pointers + 2 * cells > page_size)
+    if (cells == UINT32_MAX)
         return DAMAGED;
-    if (decoder->met)
-        begin_page(&decoder->taken, page_size);
-    /* Only a table without rows has an empty leaf. */
-    if (!cells && leaves->count > 1)
+    begin_page(&decoder->taken, page_size);
+    for (uint32_t cell = 0; cell < cells; cell++) {
+        Row found;
+        const uint32_t offset = be16(page + pointers + 2 * cell);
+        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &found)
+            || (any_before && found.rowid <= before) || found.rowid > upper || !take_bytes(&decoder->taken, offset, found.cell))
+            return DAMAGED;
+        before = found.rowid;
+        any_before = true;
+        decoder->first_rowid = *rows ? decoder->first_rowid : before;
+        Plan *plan = plan_of(decoder, &found, &status);
+        if (!plan)
+            return status;
+        plan->rows++;
+        if (decoder->outline) {
+            const uint8_t *record = plan->values_end <= found.local ? found.at : gathered(decoder, &found, plan->values_end, &status);
+            int64_t values[OUTLINED];
+            /* Many tables lack some of the columns. */
+            for (size_t k = 0; k < OUTLINED && record; k++)
+                values[k] = decoder->columns[k].field < decoder->ruled_fields ? integer_at(record, &plan->places[k]) : INT64_MIN;
+            if (!record || (status = note_row(decoder->outline, (uint64_t)before - (uint64_t)decoder->first_rowid, plan->traits, values[BEGIN], values[END],
+                                              values[ID], values[TYPE])) != OK)
+                return status;
+        }
+        if (found.overflow_page
+            && (status = follow_chain(&decoder->chain, found.overflow_page, found.size - found.local, decoder->met)) != OK)
+            return status;
+        ++*rows;
+    }
+    decoder->last_rowid = before;
+    return fills_page(page, header, page_size, &decoder->taken) ? OK : DAMAGED;
+}
+
+/* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
+static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
+                          size_t *row, size_t room) {
+    const uint32_t page_size = decoder->file->page_size, header = header_offset(leaves->page[leaf]), pointers = header + 8;
+    const uint32_t cells = count_cells(decoder, page, header, leaves);
+    const int64_t upper = leaves->last[leaf];
+    int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
+    bool any_before = leaf > 0;
+    Status status = OK;
+    if (cells == UINT32_MAX)
         return DAMAGED;
     for (uint32_t cell = 0; cell < cells; cell++) {
         Row found;
-        if (decoder->chosen_end && !decoder->met) {
+        if (decoder->chosen_end) {
             /* Cells stand in the order of their rowids: whatever is skipped is before the next chosen one. */
             uint32_t beyond = cells;
             while (decoder->chosen != decoder->chosen_end && cell < beyond) {
@@ -474,8 +532,6 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             return DAMAGED;
         before = found.rowid;
         any_before = true;
-        if (decoder->met && !take_bytes(&decoder->taken, offset, found.cell))
-            return DAMAGED;
         if (found.rowid < first)
             continue;
         if (found.rowid > last)
@@ -486,20 +542,11 @@ static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *l
             continue;
         if (*row >= room)
             return NO_ROOM;
-        if (decoder->met) {
-            decoder->first_rowid = *row ? decoder->first_rowid : found.rowid;
-            decoder->last_rowid = found.rowid;
-        }
-        if ((status = put_row(decoder, &found, decoder->outline ? 0 : *row)) != OK)
-            return status;
-        if (decoder->outline && (status = note_row(decoder->outline, (uint64_t)found.rowid - (uint64_t)decoder->first_rowid, decoder->traits)) != OK)
-            return status;
-        if (decoder->met && found.overflow_page
-            && (status = follow_chain(&decoder->chain, found.overflow_page, found.size - found.local, decoder->met)) != OK)
+        if ((status = put_row(decoder, &found, *row)) != OK)
             return status;
         ++*row;
     }
-    return !decoder->met || fills_page(page, header, page_size, &decoder->taken) ? OK : DAMAGED;
+    return OK;
 }
 
 Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t to, int64_t first, int64_t last, size_t *row,
@@ -524,7 +571,7 @@ Status decode_leaves(Decoder *decoder, const Leaves *leaves, size_t from, size_t
                 together++;
         const uint8_t *page = page_in_block(&decoder->block, number, together, &status);
         if (page)
-            status = decode_leaf(decoder, page, leaves, leaf, first, last, row, room);
+            status = decoder->met ? check_leaf(decoder, page, leaves, leaf, row) : decode_leaf(decoder, page, leaves, leaf, first, last, row, room);
     }
     for (size_t k = 0; k <= PLANS; k++)
         count_rows(decoder, &decoder->plans[k]);
@@ -537,8 +584,6 @@ Status check_table(const PageFile *file, uint32_t root, const uint8_t *rules, si
     Leaves leaves;
     Status status = find_leaves(file, root, met, &leaves, damaged);
     *found = (Extent){0};
-    for (size_t k = 0; outline && k < OUTLINED; k++)
-        outline->columns[k].values = &outline->values[k];
     if (status == OK && rules && (status = new_decoder(file, outline ? outline->columns : NULL, outline ? OUTLINED : 0, &decoder)) == OK) {
         decoder->met = met;
         decoder->outline = outline;

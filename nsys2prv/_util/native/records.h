@@ -137,18 +137,50 @@ typedef struct {
     size_t types;
     int64_t *bounds;
     size_t blocks, room;
+    int64_t *block;         /* the bounds of the block of the row before, which ends before block_end; `beyond` where there are too many */
+    uint64_t block_end;
+    int64_t beyond[BOUNDS];
     int64_t *noted;         /* rowids less the first one of rows with IS_NOTED, and how many there are; no more than most_noted are kept */
     size_t most_noted, noted_count, noted_room;
     bool by_series;         /* id and type tell the series of a sample: its first row is noted, and each row if there are more than MOST_SERIES */
     size_t series_count;
     int64_t series[SERIES_ROOM][2];
     bool is_series[SERIES_ROOM];
-    Column *columns;        /* OUTLINED of them, which put their values here */
-    int64_t values[OUTLINED];
+    int64_t near_id;        /* of the row before; and of the types below 64, those of which it is known to have a series */
+    uint64_t near_types;
+    Column *columns;        /* OUTLINED of them, of INTEGERS in records */
 } Outline;
 
-/* Adds a row whose values are in `values`. row: its rowid less the first one; traits: IS_NOTED or 0. */
-Status note_row(Outline *, uint64_t row, uint8_t traits);
+/* Finds the bounds of the block of a row. Rows come in order. */
+Status enter_block(Outline *, uint64_t row);
+/* Notes a row. */
+Status keep_noted(Outline *, uint64_t row);
+/* Whether a row is the first one of a series, as far as is known. */
+bool begins_series(Outline *, int64_t id, int64_t type);
+
+/* Adds a row with these values. row: its rowid less the first one; traits: IS_NOTED or 0. */
+static inline Status note_row(Outline *outline, uint64_t row, uint8_t traits, int64_t begin, int64_t end, int64_t id, int64_t type) {
+    if (row >= outline->block_end && enter_block(outline, row) != OK)
+        return NO_MEMORY;
+    const bool is_near = id == outline->near_id && (uint64_t)type < 64 && outline->near_types >> type & 1;
+    if (outline->by_series && !is_near && begins_series(outline, id, type))
+        traits |= IS_NOTED;
+    if (traits & IS_NOTED && keep_noted(outline, row) != OK)
+        return NO_MEMORY;
+    int64_t *block = outline->block;
+    const int64_t greatest = end > begin ? end : begin;
+    traits |= !outline->types ? IS_RANGE : (uint64_t)type < outline->types ? outline->traits[type] : 0;
+    block[TRAITS] |= traits | (begin == INT64_MIN ? IS_UNDATED : 0) | (end == INT64_MIN && traits & IS_RANGE ? IS_OPEN : 0);
+    if (begin < block[LEAST] && begin != INT64_MIN)
+        block[LEAST] = begin;
+    if (greatest > block[GREATEST])
+        block[GREATEST] = greatest;
+    if (id < block[LOW] && id != INT64_MIN)
+        block[LOW] = id;
+    if (id > block[HIGH])
+        block[HIGH] = id;
+    return OK;
+}
 
 /* Reads all of a table and finds its extent: whether each of its pages is met once and full of cells, each header says how long its record
  * is, and each record ends where its chain of overflow pages does and has values that the table's columns can have. rules: for each of `fields` of
