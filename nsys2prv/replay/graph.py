@@ -72,6 +72,9 @@ TO_ESTIMATE, AS_RECORDED, FIRST_GROUP = -1, -2, -3
 #: Edges with their new weights: ns, a share of the recorded weight, or NO_WEIGHT. If an edge is
 #: named more than once, the least weight counts.
 Changes = list[tuple[np.ndarray, np.ndarray | float]]
+#: Edges that no change makes shorter than so (ascending, int32; ns).
+Kept = tuple[np.ndarray, np.ndarray]
+NOTHING_KEPT: Kept = (np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 
 class Column:
@@ -129,18 +132,25 @@ class Durations(Struct, frozen=True):
         """The arrays of this column in the form that the compiled functions take."""
         return self.value, self.place, self.length, *self.changed
 
-    def change(self, changes: Changes) -> Durations:
+    def change(
+        self, changes: Changes, kept: Kept = NOTHING_KEPT, out: np.ndarray | None = None
+    ) -> Durations:
         """Return these durations with some of them replaced. changes: edges and their new
-        durations.
+        durations. kept: edges that get no shorter than so. out: array to fill with all durations,
+        as a replay takes them; by default, only changed ones are stored.
         """
         if not changes:
             return self
-        *changed, tabled = core.change_durations(self.columns, changes)
-        made = Durations(self.value, self.place, self.length, tuple(changed))
+        if out is None:
+            *changed, tabled = core.change_durations(self.columns, changes, *kept)
+            made = Durations(self.value, self.place, self.length, tuple(changed))
+        else:
+            tabled = core.fill_durations(self.columns, changes, *kept, out)
+            made = Durations(out, self.place, self.length)
         if not tabled:
             return made
         long: dict[int, int] = {}
-        for rows, new in changes:
+        for rows, new in self.keep(changes, kept):
             at = np.flatnonzero(made[rows] >= LONG)
             places = rows[at]
             lengths = (self[places] * new).astype(np.int64) if isinstance(new, float) else new[at]
@@ -149,7 +159,19 @@ class Durations(Struct, frozen=True):
         long = dict(zip(self.place.tolist(), self.length.tolist(), strict=True)) | long
         place = np.array(sorted(long), np.int64)
         lengths = np.array([long[one] for one in place.tolist()], np.int64)
-        return Durations(self.value, place, lengths, made.changed)
+        return Durations(made.value, place, lengths, made.changed)
+
+    def keep(self, changes: Changes, kept: Kept) -> Changes:
+        """Return the changes, raised to the lower limit of each edge."""
+        places, least = kept
+        made: Changes = []
+        for edges, new in changes if len(places) else ():
+            at = np.searchsorted(places, edges)
+            own = np.append(places, -1)[at] == edges
+            lasts = new[own] if isinstance(new, np.ndarray) else self[edges[own]] * new
+            made.append((edges[~own], new[~own] if isinstance(new, np.ndarray) else new))
+            made.append((edges[own], np.maximum(lasts, least[at[own]]).astype(np.int64)))
+        return made or changes
 
 
 def make_durations(value: np.ndarray, find_long: Callable[[np.ndarray], np.ndarray]) -> Durations:

@@ -24,7 +24,7 @@ class PathBound:
     """
 
     def __init__(self, replay: Replay) -> None:
-        _, path, _ = replay.before
+        path, _ = replay.before
         self.replay, self.path = replay, path
         self.lasts = replay.apply([])
         #: Whether each edge is on the path, and the process of each edge on it.

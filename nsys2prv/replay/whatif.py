@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,14 @@ from nsys2prv.replay.events import HANDOFF, MPI_NAMES, WAITED
 from nsys2prv.replay.graph import (
     LONG,
     NO_WEIGHT,
+    NOTHING_KEPT,
     TRANSFERS,
     WORK,
     Changes,
     Durations,
     Edges,
     Graph,
+    Kept,
     Kind,
     Times,
     split_rows,
@@ -63,8 +66,7 @@ _SELECTED = (*WORK, Kind.LAUNCH, Kind.RETURN, Kind.HANDOFF, Kind.MEET)
 _OF_WORK = ("key", "process")
 #: Fields that changes do not affect.
 _KEPT = (
-    *("counts", "processes", "span", "path", "_rows", "tables", "measured", "_latencies"),
-    *("_scratch", "weight"),
+    *("counts", "processes", "span", "path", "_rows", "tables", "measured", "_last", "weight"),
 )
 
 
@@ -320,6 +322,33 @@ class KernelFacts(Struct, frozen=True):
     iterations: int = 0
 
 
+class WhatIf:
+    """The last what-if: durations, and times of nodes, in arrays that each overwrites."""
+
+    def __init__(self, graph: Graph, counts: np.ndarray, kept: Kept) -> None:
+        self._graph, self._counts, self._kept = graph, counts, kept
+        self._values = np.empty_like(graph.weight.value)
+        self._nodes = np.empty_like(graph.time.nodes)
+        self._changes: Changes | None = None
+        self._weight, self._result = graph.weight, None
+
+    def change(self, changes: Changes) -> Durations:
+        """Return the durations of all edges with these changes."""
+        last = self._changes
+        if last is None or len(last) != len(changes) or any(map(is_not, last, changes)):
+            self._changes = self._result = None
+            self._weight = self._graph.weight.change(changes, self._kept, self._values)
+            self._changes = changes
+        return self._weight
+
+    def run(self, changes: Changes) -> tuple[Times, int]:
+        """Return the times of all moments with these changes, and the last that counts (ns)."""
+        weight = self.change(changes)
+        if self._result is None:
+            self._result = self._graph.run(weight, self._counts, self._nodes)
+        return self._result
+
+
 class Replay(Struct, frozen=True, dict=True):
     """Computes what a job would take with changed durations, within a time span."""
 
@@ -332,7 +361,7 @@ class Replay(Struct, frozen=True, dict=True):
     done: tuple[tuple[np.ndarray, np.ndarray | float], ...] = ()
     #: Edges that no change makes shorter than so (ascending, ns): the profiler works in them, which is
     #: no gain.
-    kept: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int64))
+    kept: Kept = NOTHING_KEPT
     #: Known facts about kernels and memory.
     known: KernelFacts = KernelFacts()
     #: Changes if no thread waits for a CPU.
@@ -375,9 +404,8 @@ class Replay(Struct, frozen=True, dict=True):
         return self.run([])[1] - self.begin
 
     @cached_property
-    def _scratch(self) -> np.ndarray:
-        """An array for times, which each what-if overwrites."""
-        return np.empty_like(self.graph.time.nodes)
+    def _last(self) -> WhatIf:
+        return WhatIf(self.graph, self.counts, self.kept)
 
     def prepare(self) -> None:
         """Replay the unchanged job once, so that another thread may then list changes during a
@@ -387,34 +415,20 @@ class Replay(Struct, frozen=True, dict=True):
 
     def free_memory(self) -> None:
         """Free the data of what-ifs. The next one recomputes it."""
-        for name in ("_scratch", "_rows", "tables", "before"):
+        for name in ("_last", "_rows", "tables", "before"):
             self.__dict__.pop(name, None)
         return_freed_memory()
 
-    def run(self, changes: Changes, weight: Durations | None = None) -> tuple[Times, int]:
+    def run(self, changes: Changes) -> tuple[Times, int]:
         """Replay the job with these changes, in addition to those applied. Return the times of all
         moments, and the new end of the span (ns). The times are valid until the next what-if.
-        weight: the changed durations, if already computed.
         """
-        weight = self.apply(changes) if weight is None else weight
-        times, last = self.graph.run(weight, self.counts, self._scratch)
+        times, last = self._last.run([*self.done, *changes])
         return times, max(last, self.begin)
 
     def apply(self, changes: Changes) -> Durations:
         """Return the durations of all edges with these changes, in addition to those applied."""
-        return self.graph.weight.change(self._keep([*self.done, *changes]))
-
-    def _keep(self, changes: Changes) -> Changes:
-        """Return the changes, raised to the lower limit of each edge."""
-        places, least = self.kept
-        made: Changes = []
-        for edges, new in changes if len(places) else ():
-            at = np.searchsorted(places, edges)
-            own = np.append(places, -1)[at] == edges
-            lasts = new[own] if isinstance(new, np.ndarray) else self.graph.weight[edges[own]] * new
-            made.append((edges[~own], new[~own] if isinstance(new, np.ndarray) else new))
-            made.append((edges[own], np.maximum(lasts, least[at[own]]).astype(np.int64)))
-        return made or changes
+        return self.graph.weight.change([*self.done, *changes], self.kept)
 
     def compute_gain(self, changes: Changes, least: float = 0.0) -> float:
         """Return the savings of these changes, beyond those applied, as a share of the recorded
@@ -426,20 +440,26 @@ class Replay(Struct, frozen=True, dict=True):
         if not any(len(rows) for rows, _ in changes) or self.span <= 0:
             return 0.0
         return_freed_memory()
-        end, path, length = self.before
-        weight = self.apply(changes)
-        if least and length - _measure(weight, path) < least * self.span:
-            return 0.0
-        return (end - self.run(changes, weight)[1]) / self.span
+        if least:
+            path, length = self.before
+            weight = self._last.change([*self.done, *changes])
+            if length - _measure(weight, path) < least * self.span:
+                return 0.0
+        return (self.end_before - self.run(changes)[1]) / self.span
 
     @cached_property
-    def before(self) -> tuple[int, np.ndarray, int]:
-        """Three values of a replay with the changes applied so far: the end of the span (ns), the
-        edges of the critical path, and the length of this path (ns).
+    def end_before(self) -> int:
+        """The end of the span with the changes applied so far (ns)."""
+        return self.run([])[1] if self.done else self.begin + self.span
+
+    @cached_property
+    def before(self) -> tuple[np.ndarray, int]:
+        """Two values of a replay with the changes applied so far: the edges of the critical path,
+        and the length of this path (ns).
         """
-        times, end = self.run([])
+        times, self.__dict__["end_before"] = self.run([])
         path = self.graph.trace_path(self.counts, self.begin, times)
-        return end, path, _measure(times.weight, path)
+        return path, _measure(times.weight, path)
 
     def change(self, changes: Changes) -> Replay:
         """Return a replay with these changes applied."""
@@ -503,7 +523,7 @@ class Replay(Struct, frozen=True, dict=True):
     def list_saved(self, changes: Changes) -> tuple[np.ndarray, np.ndarray]:
         """Return two arrays: the edges that these changes shorten, and by how much (ns)."""
         weight, parts = self.weight, []
-        for edges, new in self._keep(changes):
+        for edges, new in self.graph.weight.keep(changes, self.kept):
             for part in split_rows(len(edges)):
                 some = edges[part]
                 before = weight[some]
@@ -688,7 +708,8 @@ class Replay(Struct, frozen=True, dict=True):
         processes for a kind; None for all.
         """
         changes: Changes = []
-        for kind, (known, place, typical) in self._latencies.items():
+        latencies = self.remember("latencies", self._sample_latencies)
+        for kind, (known, place, typical) in latencies.items():
             rows = choose(kind) if choose else self.select((kind,), processes=processes)
             if not len(rows):
                 continue
@@ -703,8 +724,7 @@ class Replay(Struct, frozen=True, dict=True):
                 changes.append((rows, self.graph.weight[rows] - saved))
         return changes
 
-    @cached_property
-    def _latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def _sample_latencies(self) -> dict[Kind, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Typical weights (ns) of launches, returns and hand-offs, sorted, sampled at random if
         there are many. For each kind: processes, and for each weight its process as an index into
         these, and the weights.

@@ -66,7 +66,8 @@ def test_the_unchanged_replay_is_the_recording(job: OpenJob) -> None:
     # With typical latencies it is nearly that.
     kinds = graph.kind[: len(graph.binding)]
     rows = np.flatnonzero(~np.isin(kinds, TRANSFERS)).astype(np.int32)
-    times, _ = graph.run(graph.weight.change([(rows, graph.typical[rows])]))
+    values = np.empty_like(graph.weight.value)
+    times, _ = graph.run(graph.weight.change([(rows, graph.typical[rows])], out=values))
     ends = list_times(Times(times.nodes, graph.weight))
     assert 0.9 < ends.max() / list_times(graph.time).max() < 1.02
 
@@ -147,9 +148,29 @@ def test_the_pass_is_as_plain_python_has_it(seed: int) -> None:
     # Of two changes of one edge the least counts.
     changes = [(edges[:30], longer), (edges, weights)]
     expected = replay_plainly(graph, changed)
-    weight = graph.weight.change(changes)
+    weight = graph.weight.change(changes, out=np.empty_like(graph.weight.value))
     assert graph.run(weight)[0].nodes.tolist() == expected
     assert (graph.run()[0].nodes == graph.time.nodes).all()
+    # Stored alone, changed durations are the same.
+    every = np.arange(len(graph.weight))
+    assert (graph.weight.change(changes)[every] == weight[every]).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_make_edges_that_are_kept_no_shorter(seed: int) -> None:
+    weight = make_random_graph(seed).weight
+    random = np.random.default_rng(seed)
+    every = np.arange(len(weight), dtype=np.int32)
+    least = np.where(random.random(len(every)) < 0.3, weight[every] // 2, -1)
+    kept = np.flatnonzero(least >= 0).astype(np.int32), least[least >= 0]
+    new = random.integers(0, 10**10, len(every))
+    for changes, expected in (
+        ([(every, new)], np.maximum(new, least)),
+        ([(every, 0.25)], np.maximum((weight[every] * 0.25).astype(np.int64), least)),
+        ([(every[:50], NO_WEIGHT * np.ones(50, np.int64))], np.where(every < 50, np.where(least < 0, NO_WEIGHT, least), weight[every])),
+    ):  # fmt: skip
+        for out in (None, np.empty_like(weight.value)):
+            assert (weight.change(changes, kept, out)[every] == expected).all()
 
 
 def test_edges_on_cycles_are_left_out() -> None:
@@ -171,7 +192,7 @@ def test_a_meeting_that_its_unit_has_in_another_order_takes_place() -> None:
     edges = [(Kind.MEET, 2, 1, 0), (Kind.NCCL, 0, 2, 1)]
     graph = make_graph(np.array([10, 10, 10]), edges, own=2)
     changes = [(np.array([0], np.int32), np.array([7]))]
-    weight = graph.weight.change(changes)
+    weight = graph.weight.change(changes, out=np.empty_like(graph.weight.value))
     assert graph.run(weight)[0].nodes.tolist() == [17, 10, 10]
 
 

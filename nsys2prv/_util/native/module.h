@@ -114,9 +114,11 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
  * None for any), of whose rows of the trace (row: of nodes, int32) a mask is set (uint8, first of no row; None for any), and that last no
  * longer, as bytes.
  *
- * change_durations(recorded, changes): return further columns of Durations with changes, a list of edges (int32) and new durations (int64), or
- * a share (a float) of what is recorded; of those of an edge that is changed already the least counts. And how many of these are in the table
- * of long ones.
+ * change_durations(recorded, changes, kept, least): return further columns of Durations with changes, a list of edges (int32) and new durations
+ * (int64), or a share (a float) of what is recorded; of those of an edge that is changed already the least counts. And how many of these are
+ * long. kept, least: edges (int32, ascending) that get no shorter than so (int64).
+ *
+ * fill_durations(recorded, changes, kept, least, out): put all durations with these changes into `out` (int32); return how many are long.
  *
  * look_up_durations(durations, rows, out): put into `out` (int64) the durations of some edges (int32), the least number of one that does not
  * hold.
@@ -168,6 +170,7 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
     F(select_edges) \
     F(choose_edges) \
     F(change_durations) \
+    F(fill_durations) \
     F(look_up_durations) \
     F(tabulate_work) \
     F(find_medians) \

@@ -725,29 +725,39 @@ PyObject *plan_replay(PyObject *self, PyObject *arguments) {
     return result;
 }
 
+/* When an edge allows its target, NOTHING for one that does not hold. The weights are not changed ones. */
+static inline int64_t find_arrival(const int64_t *time, const Durations *weight, int32_t source, int64_t edge) {
+    int64_t node = source >> 1;
+    int32_t lasts = weight->value[edge], work = weight->value[weight->of_nodes + node] & -(source & 1);
+    if (__builtin_expect(lasts == LONG || work == LONG, 0))
+        return get_moment(time, weight, source) + get_duration(weight, edge);
+    return lasts == NOT_HELD ? NOTHING : time[node] + work + lasts;
+}
+
 /* Times of all nodes, recorded ones of those that wait for nothing, and the last of those that count: bit 0 of `counts`, a node; bit 1, the end of its
  * work. */
 static int64_t run_replay(const Graph *graph, const Stretch *stretches, int64_t count, const Durations *weight, const uint8_t *counts,
                           const int64_t *recorded, int64_t *time) {
+    const int32_t *target = graph->target, *source = graph->source;
     int64_t last = NOTHING;
     for (int64_t k = 0; k < count; k++) {
-        int64_t own = stretches[k].own, join = stretches[k].join;
+        int64_t own = stretches[k].own, join = stretches[k].join, next = join < graph->edges ? target[join] : graph->nodes;
         for (int64_t node = stretches[k].first; node < stretches[k].end; node++) {
             int64_t best = NOTHING;
-            for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;) {
-                int32_t lasts = get_value(weight, edge);
-                if (lasts == NOT_HELD)
-                    continue;
-                int64_t at = get_moment(time, weight, graph->source[edge]) + (lasts < LONG ? lasts : find_long(weight, edge));
+            for (; own < graph->joined && target[own] == node; own++) {
+                int64_t at = find_arrival(time, weight, source[own], own);
+                best = at > best ? at : best;
+            }
+            for (; next <= node; next = ++join < graph->edges ? target[join] : graph->nodes) {
+                int64_t at = find_arrival(time, weight, source[join], join);
                 best = at > best ? at : best;
             }
             time[node] = best > NOTHING ? best : recorded[node];
-            if (counts[node]) {
-                if (counts[node] & 1 && time[node] > last)
-                    last = time[node];
-                int64_t end = get_moment(time, weight, (int32_t)(2 * node + 1));
-                if (counts[node] & 2 && end > last)
-                    last = end;
+            last = counts[node] & 1 && time[node] > last ? time[node] : last;
+            if (counts[node] & 2) {
+                int32_t work = weight->value[weight->of_nodes + node];
+                int64_t end = time[node] + (work < LONG ? work : find_long(weight, weight->of_nodes + node));
+                last = end > last ? end : last;
             }
         }
     }
@@ -766,11 +776,11 @@ PyObject *replay(PyObject *self, PyObject *arguments) {
     if (get_given(&in, given, times, weights) && get_column(&in.held, plan, sizeof(Stretch), &stretches, &stretch)
         && get_nodes(&in, counted, 1, &counts) && get_nodes(&in, replayed, 8, &time)) {
         const Stretch *each = stretch;
-        bool fits = true;
+        bool fits = !in.weight.changed;
         for (int64_t k = 0; k < stretches && fits; k++)
             fits = each[k].first >= 0 && each[k].end <= in.graph->nodes && each[k].own >= 0 && each[k].join >= in.graph->joined;
         if (!fits)
-            PyErr_SetString(PyExc_ValueError, "nodes or edges that there are not");
+            PyErr_SetString(PyExc_ValueError, "nodes or edges that there are not, or weights that are not filled in");
         else {
             Py_BEGIN_ALLOW_THREADS
             last = run_replay(in.graph, each, stretches, &in.weight, counts, in.time, time);
@@ -1035,12 +1045,46 @@ static bool get_change(Change *change, PyObject *changes, Py_ssize_t number, int
     return fits;
 }
 
-/* Durations of edges that are changed, as Durations has them. */
+/* Changed durations: of those of which `changed` has a bit, as Durations has them, or without such bits of all. tabled: how many changes are LONG. Those of
+ * some edges, which ascend and of which `is_kept` has a bit, get no shorter than `least`. */
 typedef struct {
-    uint64_t *changed;
+    uint64_t *changed, *is_kept;
     int32_t *before, *other;
-    int64_t words, count;
+    int64_t words, count, tabled, kept;
+    const int32_t *place;
+    const int64_t *least;
 } Changed;
+
+static bool get_kept(Buffers *held, PyObject *places, PyObject *lasts, Changed *out) {
+    void *place, *least;
+    out->kept = -1;
+    if (!get_column(held, places, 4, &out->kept, &place) || !get_column(held, lasts, 8, &out->kept, &least))
+        return false;
+    out->place = place, out->least = least;
+    if (!are_within(out->place, out->kept, 0, 64 * out->words - 1)) {
+        PyErr_SetString(PyExc_ValueError, "an edge that there is not");
+        return false;
+    }
+    if (out->kept && !(out->is_kept = calloc((size_t)out->words, 8))) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (int64_t k = 0; k < out->kept; k++)
+        out->is_kept[out->place[k] >> 6] |= (uint64_t)1 << (out->place[k] & 63);
+    return true;
+}
+
+static int64_t keep(const Changed *out, int32_t row, int64_t lasts) {
+    int64_t low = 0, high = out->kept;
+    while (low + 1 < high) {
+        int64_t middle = (low + high) / 2;
+        if (out->place[middle] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return lasts < out->least[low] ? out->least[low] : lasts;
+}
 
 static void mark_change(const Change *change, Changed *out) {
     for (int64_t k = 0; k < change->count; k++)
@@ -1063,9 +1107,12 @@ static void fill_recorded(const Durations *recorded, Changed *out) {
 /* Of durations that differ from what is recorded already the least counts. */
 static void fill_change(const Durations *recorded, const Change *change, Changed *out) {
     for (int64_t k = 0; k < change->count; k++) {
-        int32_t row = change->row[k], *other = out->other + find_other(out->changed, out->before, row), was = recorded->value[row];
+        int32_t row = change->row[k], was = recorded->value[row];
+        int32_t *other = out->other + (out->changed ? find_other(out->changed, out->before, row) : row);
         int64_t lasts = change->given ? change->given[k] : was == NOT_HELD ? NOT_HELD : (int64_t)((double)get_duration(recorded, row) * change->share);
+        lasts = out->kept && is_changed(out->is_kept, row) ? keep(out, row, lasts) : lasts;
         int32_t now = lasts < NOT_HELD ? NOT_HELD : shorten(lasts);
+        out->tabled += now == LONG;
         *other = *other != was && *other < now ? *other : now;
     }
 }
@@ -1089,18 +1136,18 @@ static bool take_changes(const Durations *recorded, PyObject *changes, Changed *
 }
 
 PyObject *change_durations(PyObject *self, PyObject *arguments) {
-    PyObject *recorded, *changes, *changed = NULL, *before = NULL, *other = NULL, *result = NULL;
+    PyObject *recorded, *changes, *places, *lasts, *changed = NULL, *before = NULL, *other = NULL, *result = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "OO", &recorded, &changes))
+    if (!PyArg_ParseTuple(arguments, "OOOO", &recorded, &changes, &places, &lasts))
         return NULL;
     Buffers held = {.count = 0};
     Durations durations;
     Changed out = {0};
-    int64_t tabled = 0;
     if (!get_durations(&held, recorded, -1, &durations))
         goto done;
     out.words = durations.count / 64 + 1;
-    if (!(changed = make_column(out.words, 8, &out.changed)) || !(before = make_column(out.words, 4, &out.before)))
+    if (!get_kept(&held, places, lasts, &out) || !(changed = make_column(out.words, 8, &out.changed))
+        || !(before = make_column(out.words, 4, &out.before)))
         goto done;
     memset(out.changed, 0, (size_t)out.words * 8);
     if (!take_changes(&durations, changes, &out, false))
@@ -1109,17 +1156,34 @@ PyObject *change_durations(PyObject *self, PyObject *arguments) {
     if (!(other = make_column(out.count, 4, &out.other)))
         goto done;
     fill_recorded(&durations, &out);
-    if (!take_changes(&durations, changes, &out, true))
-        goto done;
-    for (int64_t k = 0; k < out.count; k++)
-        tabled += out.other[k] == LONG;
-    result = Py_BuildValue("OOOL", changed, before, other, (long long)tabled);
+    if (take_changes(&durations, changes, &out, true))
+        result = Py_BuildValue("OOOL", changed, before, other, (long long)out.tabled);
 done:
+    free(out.is_kept);
     Py_XDECREF(changed);
     Py_XDECREF(before);
     Py_XDECREF(other);
     release_buffers(&held);
     return result;
+}
+
+PyObject *fill_durations(PyObject *self, PyObject *arguments) {
+    PyObject *recorded, *changes, *places, *lasts, *values;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "OOOOO", &recorded, &changes, &places, &lasts, &values))
+        return NULL;
+    Buffers held = {.count = 0};
+    Durations durations;
+    Changed out = {0};
+    if (get_durations(&held, recorded, -1, &durations) && get_column(&held, values, 4, &durations.count, &out.other)) {
+        out.words = durations.count / 64 + 1;
+        memcpy(out.other, durations.value, (size_t)durations.count * 4);
+        if (get_kept(&held, places, lasts, &out))
+            take_changes(&durations, changes, &out, true);
+    }
+    free(out.is_kept);
+    release_buffers(&held);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(out.tabled);
 }
 
 PyObject *look_up_durations(PyObject *self, PyObject *arguments) {
