@@ -520,14 +520,15 @@ def measure_edges(
     """
     if not overhead.height:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)
-    graph, edges = replay.graph, np.sort(edges)
+    graph, is_there = replay.graph, np.zeros(len(replay.graph.processes), bool)
     spans = {
         thread: Spans(*to_arrays(rows, *SIDES)) for (thread,), rows in overhead.group_by("thread")
     }
     kept, lasts = [edges[:0]], [np.zeros(0, np.int64)]
     for part in split_rows(len(edges)):
         row = graph.row[graph.find_nodes(edges[part])]
-        for thread in np.intersect1d(row, [*spans]).tolist():
+        is_there[:], is_there[row] = False, True
+        for thread in filter(is_there.__getitem__, spans):
             some = edges[part][row == thread]
             sides = (graph.time[side[some]] for side in (graph.edges.source, graph.edges.target))
             inside = np.minimum(spans[thread].within(*sides), graph.weight[some])

@@ -7,8 +7,10 @@
 
 /* How far host and device times of one report may be apart (ns). */
 #define CLOCKS_APART 20000
-/* Bits of a time that one pass sorts by. */
-#define DIGIT 11
+/* Parts of all time, and values of the digits that moments of one part are sorted by: powers of 2. So few moments are sorted one by one. */
+#define PARTS 16384
+#define DIGITS 256
+#define FEW 256
 
 static int64_t get_time(const Unit *in, int64_t moment) {
     if (moment < in->operations)
@@ -53,27 +55,56 @@ static void drop_contradictions(Edges *edges, const Unit *in) {
     edges->count = kept;
 }
 
+/* Sorts moments by some bits of their times, from `shift` on, into `out`. next: room for a number more than there are digits, which then has where
+ * those of each digit end. */
+static void sort_by_digit(const Unit *in, const int32_t *moments, int64_t count, int64_t least, int shift, int digits, int32_t *next, int32_t *out) {
+    memset(next, 0, (size_t)(digits + 1) * 4);
+    for (int64_t k = 0; k < count; k++)
+        next[(((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & (uint64_t)(digits - 1)) + 1]++;
+    for (int digit = 0; digit < digits; digit++)
+        next[digit + 1] += next[digit];
+    for (int64_t k = 0; k < count; k++)
+        out[next[((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & (uint64_t)(digits - 1)]++] = moments[k];
+}
+
+static void insert_moments(const Unit *in, int32_t *moments, int64_t count) {
+    for (int64_t k = 1, place; k < count; k++) {
+        int32_t moment = moments[k];
+        int64_t time = get_time(in, moment);
+        for (place = k; place && get_time(in, moments[place - 1]) > time; place--)
+            moments[place] = moments[place - 1];
+        moments[place] = moment;
+    }
+}
+
+/* Sorts by the first bits, then each part, whose moments are near each other in memory, by the others from the last ones on. */
 int32_t *sort_moments(const Unit *in, int32_t *moments, int32_t *spare, int64_t count) {
     int64_t least = INT64_MAX, most = INT64_MIN;
+    int32_t next[PARTS + 1], of_part[DIGITS + 1];
+    int rest = 0;
     for (int64_t k = 0; k < count; k++) {
         int64_t time = get_time(in, moments[k]);
         least = time < least ? time : least;
         most = time > most ? time : most;
     }
-    uint64_t longest = count ? (uint64_t)most - (uint64_t)least : 0;
-    for (int shift = 0; shift < 64 && longest >> shift; shift += DIGIT) {
-        int64_t next[(1 << DIGIT) + 1] = {0};
-        for (int64_t k = 0; k < count; k++)
-            next[(((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & ((1 << DIGIT) - 1)) + 1]++;
-        for (int digit = 0; digit < 1 << DIGIT; digit++)
-            next[digit + 1] += next[digit];
-        for (int64_t k = 0; k < count; k++)
-            spare[next[((uint64_t)get_time(in, moments[k]) - (uint64_t)least) >> shift & ((1 << DIGIT) - 1)]++] = moments[k];
-        int32_t *sorted = spare;
-        spare = moments;
-        moments = sorted;
+    while (count && ((uint64_t)most - (uint64_t)least) >> rest >= PARTS)
+        rest++;
+    sort_by_digit(in, moments, count, least, rest, PARTS, next, spare);
+    for (int64_t part = 0, first = 0; part < PARTS; first = next[part++]) {
+        int32_t *from = spare + first, *to = moments + first;
+        int64_t own = next[part] - first;
+        if (own < FEW)
+            insert_moments(in, from, own);
+        for (int shift = 0; shift < rest && own >= FEW; shift += 8) {
+            sort_by_digit(in, from, own, least, shift, DIGITS, of_part, to);
+            int32_t *sorted = to;
+            to = from;
+            from = sorted;
+        }
+        if (from != spare + first)
+            memcpy(spare + first, from, (size_t)own * 4);
     }
-    return moments;
+    return spare;
 }
 
 /* An order of the nodes in which every source is before its targets, and that keeps to that of their numbers as far as edges allow. Sources are
