@@ -165,7 +165,9 @@ def _match_handoffs(reader: EventReader) -> tuple[pl.DataFrame, list[str]]:
     # The activity of a process is known if its OS runtime calls are recorded.
     known = {*waits["thread"].unique(), *wakes["thread"].unique()}
     waits = _merge_waits(waits)
-    if not waits.height:
+    most = waits["thread"].value_counts()["count"].max() or 0
+    is_limited = reader.rows.threads.height > MOST_THREADS
+    if not most or (most < FEWEST_WAITS and not is_limited):
         return none, []
     pauses = pl.concat(_list_pauses(reader, unit) for unit in reader.rows.unit_numbers)
     threads = _list_threads(reader, pauses, waits, wakes, known)
@@ -327,7 +329,8 @@ def _is_near(waiter: _Thread, other: _Thread) -> bool:
     """
     ends = waiter.until[:: max(len(waiter.until) // SAMPLE, 1)]
     fits = np.append(other.until, 0)[other.find_last_waits(ends)] < ends
-    fits |= _find_last(other.wakes, ends)[1] <= WAKE_UP
+    if len(other.wakes):
+        fits |= _find_last(other.wakes, ends)[1] <= WAKE_UP
     return bool(
         np.count_nonzero(fits) >= FEWEST_WAITS * NEARLY_ALL * len(ends) / max(len(waiter.until), 1)
     )

@@ -810,24 +810,31 @@ PyObject *count_moments(PyObject *self, PyObject *arguments) {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
+static inline void take_later(int64_t time, int64_t moment, int64_t *latest, int64_t *last) {
+    if (time > *latest) {
+        *latest = time;
+        *last = moment;
+    }
+}
+
 /* The last of the moments that count, -1 for none. */
 static int64_t find_last(const Given *in, const uint8_t *counts) {
     int64_t last = -1, latest = NOTHING;
-    for (int64_t moment = 0; moment < 2 * in->graph->nodes; moment++) {
-        if (!(counts[moment >> 1] & (moment & 1 ? 2 : 1)))
-            continue;
-        int64_t time = get_moment(in->time, &in->weight, (int32_t)moment);
-        if (time > latest) {
-            latest = time;
-            last = moment;
-        }
+    for (int64_t node = 0; node < in->graph->nodes; node++) {
+        if (counts[node] & 1)
+            take_later(in->time[node], 2 * node, &latest, &last);
+        if (counts[node] & 2)
+            take_later(get_moment(in->time, &in->weight, (int32_t)(2 * node + 1)), 2 * node + 1, &latest, &last);
     }
     return last;
 }
 
 /* The first of edges, which are by their targets, that leads to a node or a later one. near: a place that may be near it. */
 static int64_t find_first_edge(const int32_t *target, int64_t first, int64_t end, int64_t node, int64_t near) {
-    int64_t low = near, high = near;
+    int64_t low = near, high;
+    for (int k = 0; k < 8 && low > first && target[low - 1] >= node; k++)
+        low--;
+    high = low;
     for (int64_t step = 8; low > first && target[low - 1] >= node; step *= 4) {
         high = low - 1;
         low = low - first > step ? low - step : first;
@@ -909,57 +916,57 @@ done:
     return result;
 }
 
-/* Edges, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit; those of each kind into its column. */
-static void select_rows(const Given *in, int64_t begin, int64_t end, int32_t **out, int64_t *count) {
+/* Edges, and work of nodes, that end in a span of time, by their nodes: in the order of time within a unit. Those of each kind go to where `out` tells,
+ * which is then behind them; NULL for kinds that are left out. */
+static void select_rows(const Given *in, int64_t begin, int64_t end, int32_t **out) {
     const Graph *graph = in->graph;
     int64_t own = 0, join = graph->joined;
     for (int64_t node = 0; node < graph->nodes; node++) {
         int64_t at = in->time[node], work = graph->edges + node;
+        bool is_inside = at > begin && at <= end;
         for (int64_t edge; (edge = take_next(graph, node, &own, &join)) >= 0;)
-            if (graph->kind[edge] <= OUTSIDE && out[graph->kind[edge]] && at > begin && at <= end)
-                out[graph->kind[edge]][count[graph->kind[edge]]++] = (int32_t)edge;
-        if (graph->kind[work] > OUTSIDE || !out[graph->kind[work]])
+            if (is_inside && out[graph->kind[edge]])
+                *out[graph->kind[edge]]++ = (int32_t)edge;
+        if (!out[graph->kind[work]])
             continue;
         at += get_duration(&in->weight, work);
         if (at > begin && at <= end)
-            out[graph->kind[work]][count[graph->kind[work]]++] = (int32_t)work;
+            *out[graph->kind[work]]++ = (int32_t)work;
     }
 }
 
 PyObject *select_edges(PyObject *self, PyObject *arguments) {
-    PyObject *graph, *times, *weights, *columns[OUTSIDE + 1] = {NULL}, *result = NULL;
+    PyObject *graph, *times, *weights, *columns[NO_KIND + 1] = {NULL}, *result = NULL;
     unsigned int kinds;
     long long begin, end;
     (void)self;
     if (!PyArg_ParseTuple(arguments, "OOOILL", &graph, &times, &weights, &kinds, &begin, &end))
         return NULL;
     Given in;
-    int64_t count[OUTSIDE + 1] = {0};
-    int32_t *out[OUTSIDE + 1] = {NULL};
+    /* Several of each: consecutive edges are often of one kind, and each sum waits for the one before. */
+    int64_t count[4][NO_KIND + 1] = {{0}};
+    int32_t *out[NO_KIND + 1] = {NULL};
     if (!get_given(&in, graph, times, weights) || !(result = PyDict_New()))
         goto done;
     for (int64_t k = 0; k < in.graph->edges + in.graph->nodes; k++)
-        if (in.graph->kind[k] <= OUTSIDE)
-            count[in.graph->kind[k]]++;
+        count[k & 3][in.graph->kind[k]]++;
     for (unsigned kind = 0; kind <= OUTSIDE; kind++) {
         if (!(kinds & BIT(kind)))
             continue;
         PyObject *number = PyLong_FromUnsignedLong(kind);
-        columns[kind] = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)count[kind] * 4);
+        columns[kind] = make_column(count[0][kind] + count[1][kind] + count[2][kind] + count[3][kind], 4, &out[kind]);
         if (!number || !columns[kind] || PyDict_SetItem(result, number, columns[kind]) < 0)
             Py_CLEAR(result);
         Py_XDECREF(number);
         Py_XDECREF(columns[kind]);
         if (!result)
             goto done;
-        out[kind] = (int32_t *)PyByteArray_AsString(columns[kind]);
     }
-    memset(count, 0, sizeof count);
     Py_BEGIN_ALLOW_THREADS
-    select_rows(&in, begin, end, out, count);
+    select_rows(&in, begin, end, out);
     Py_END_ALLOW_THREADS
     for (unsigned kind = 0; kind <= OUTSIDE && result; kind++)
-        if (columns[kind] && PyByteArray_Resize(columns[kind], (Py_ssize_t)count[kind] * 4) < 0)
+        if (columns[kind] && PyByteArray_Resize(columns[kind], (char *)out[kind] - PyByteArray_AsString(columns[kind])) < 0)
             Py_CLEAR(result);
 done:
     release_buffers(&in.held);
