@@ -469,6 +469,13 @@ class Replay(Struct, frozen=True, dict=True):
             changed.__dict__[name] = getattr(self, name)
         return changed
 
+    def add_facts(self, **fields: Any) -> Replay:
+        """Return a replay with other values of some fields, which say what is known of the job."""
+        made = replace(self, **fields)
+        computed = self.__dict__.keys() & {"counts", "processes", "_rows"}
+        made.__dict__.update({name: self.__dict__[name] for name in computed})
+        return made
+
     @cached_property
     def weight(self) -> Durations:
         """Durations of the edges, as used to compare work: as recorded, or without waits for CPUs."""
@@ -735,14 +742,13 @@ class Replay(Struct, frozen=True, dict=True):
             rows = self.select((kind,))
             if len(rows) > CASES:
                 rows = np.sort(rows[random.integers(0, len(rows), CASES)])
-            typical = edges.typical[rows]
-            order = np.argsort(typical)
-            # Meetings have process -1.
-            process = edges.process[rows[order]] + 1
+            # Sorted with the process, which is faster than by indices. Meetings have process -1.
+            both = np.sort(edges.typical[rows] << 32 | edges.process[rows] + 1)
+            typical, process = both >> 32, both & 0xFFFFFFFF
             known = np.flatnonzero(np.bincount(process))
             place = np.zeros(known.max(initial=0) + 1, np.int64)
             place[known] = np.arange(len(known))
-            latencies[kind] = known - 1, place[process], typical[order]
+            latencies[kind] = known - 1, place[process], typical
         return latencies
 
     def scale(self, kinds: Collection[Kind], factor: float = 0.0, **chosen: Any) -> Changes:

@@ -108,14 +108,13 @@ def _replay_job(frames: Frames, context: Context, result: Result) -> None:
     begins = options.steady.iteration_begins if options.steady else ()
     span = replay.begin, replay.end
     pipeline = find_pipeline(context.reader, *span, begins)
-    replay = structs.replace(
-        replay,
+    replay = replay.add_facts(
         kept=host_time.find_overhead(replay, frames["overhead"]),
         pipeline=pipeline,
         groups=name_groups(find_divisions(context.reader, pipeline, *span), pipeline),
     )
     if shortage := find_shortage(frames, dict(context.tasks.select("task", "node").rows())):
-        replay = structs.replace(replay, cpu_waits=skip_cpu_waits(replay, shortage.waits))
+        replay = replay.add_facts(cpu_waits=skip_cpu_waits(replay, shortage.waits))
     if asked := parse_what_ifs(options.what_ifs):
         answers = replay_what_ifs(asked, replay, names)
         span = "the GPU work" if devices.height else f"the time from {MPI_TIME}"
