@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate
 
@@ -26,7 +26,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import COUNT, DURATION, factorize_together, find_edges
+from nsys2prv._util.columns import COUNT, factorize_together, find_edges, sum_by
 from nsys2prv._util.intervals import Spans, find_innermost, find_parents, merge_spans, order_ranges
 from nsys2prv.events.stacks import SEPARATOR
 from nsys2prv.figures.device_group import MEMORY, Collected, DeviceGroup, Frames, to_arrays
@@ -213,7 +213,8 @@ def _read_ranges(unit: DeviceGroup, captured: pl.DataFrame) -> Ranges:
     frame = pl.concat([frame.filter(~is_hook), hooks])
     frame = frame[order_ranges(*to_arrays(frame, "begin", "end", "thread"))]
     depth, parent = find_parents(*to_arrays(frame, "thread", "begin", "end"))
-    rows = np.argsort(depth, kind="stable")
+    # Small numbers are sorted in linear time.
+    rows = np.argsort(depth.astype(np.min_scalar_type(depth.max(initial=0))), kind="stable")
     levels = np.split(rows, find_edges(depth[rows])[1:-1])
     names = ("begin", "end", "sort", "backward", "part")
     (thread, number), columns = to_arrays(frame, "thread", "number"), to_arrays(frame, *names)
@@ -362,20 +363,25 @@ def collect(unit: DeviceGroup) -> Collected:
             places = replace(places, module=module)
     path, texts = _number_paths(ranges, is_module, places)
 
-    def name_places(rows: np.ndarray) -> dict[str, pl.Series]:
-        """Return the place and the pass of each range for which both are known."""
+    def find_places(rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the place of each range (path and operator), and its pass."""
         module, operator = places.module[rows], places.operator[rows]
-        keys = (
-            np.where(module < 0, 0, path[module]),
-            np.where(operator < 0, -1, ranges.part[operator]),
-        )
-        (paths, parts), codes = factorize_together(*keys)
+        return {
+            "path": np.where(module < 0, 0, path[module]),
+            "part": np.where(operator < 0, -1, ranges.part[operator]),
+            "pass": places.passes[rows],
+        }
+
+    def name_places(columns: Mapping[str, np.ndarray]) -> pl.DataFrame:
+        """Return columns with the places of :func:`find_places` as texts."""
+        paths, parts = (columns[name].tolist() for name in ("path", "part"))
         names = [
             texts[one] + (f";{part}" if part >= 0 else "")
-            for one, part in zip(paths.tolist(), parts.tolist(), strict=True)
+            for one, part in zip(paths, parts, strict=True)
         ]
-        place = pl.Series(names, dtype=pl.String).gather(codes)
-        return {"place": place, "pass": pl.Series(places.passes[rows])}
+        return pl.DataFrame({"place": pl.Series(names, dtype=pl.String), **columns}).drop(
+            "path", "part"
+        )
 
     rows, replays = _find_ranges(work, captured, ranges, places)
     overlapped = np.zeros(work.height, np.int64)
@@ -383,16 +389,15 @@ def collect(unit: DeviceGroup) -> Collected:
     for one in unit.devices:
         own = device == one
         overlapped[own] = _find_overlaps(begin[own], end[own]).within(begin[own], end[own])
-    inside = rows >= 0
-    sums = work.with_columns(overlapped_ns=overlapped, task=unit.list_tasks(work)).filter(inside)
-    sums = sums.with_columns(**name_places(rows[inside])).group_by("place", "pass", "task")
-    kernels = (pl.col("what") != MEMORY).sum().cast(pl.Int64)
-    yield (
-        "work",
-        sums.agg(
-            gpu_ns=DURATION.sum(), overlapped_ns=pl.col("overlapped_ns").sum(), kernels=kernels
-        ),
+    inside = np.flatnonzero(rows >= 0)
+    what, task = (one.to_numpy()[inside] for one in (work["what"], unit.list_tasks(work)))
+    sums = sum_by(
+        {**find_places(rows[inside]), "task": task},
+        gpu_ns=end[inside] - begin[inside],
+        overlapped_ns=overlapped[inside],
+        kernels=what != MEMORY,
     )
+    yield "work", name_places(sums)
     # Hooks push a further, empty range for the result of a module.
     works = np.zeros(len(is_module), bool)
     works[rows[inside]] = True
@@ -402,12 +407,11 @@ def collect(unit: DeviceGroup) -> Collected:
     called = (ranges.begin[entered] >= unit.reader.begin).astype(np.int64)
     called = np.where(replays[entered] > 0, replays[entered], called)
     task = unit.task_of[ranges.thread[entered]].astype(np.int64)
-    calls = pl.DataFrame({"task": task, "calls": called, **name_places(entered)})
-    yield "calls", calls.group_by("place", "pass", "task").agg(pl.col("calls").sum())
+    yield "calls", name_places(sum_by({**find_places(entered), "task": task}, calls=called))
     products = list_product_work(unit)
     if products.height:
         at = ranges.find_innermost(*to_arrays(products, "sender", "at"))
-        products = products.with_columns(**name_places(at)).filter(pl.Series(at >= 0))
+        products = products.hstack(name_places(find_places(at))).filter(pl.Series(at >= 0))
         yield "products", sum_products(products, "place", "pass")
 
 

@@ -15,7 +15,6 @@ from nsys2prv._util.intervals import (
     find_points_within,
     order_ranges,
     split_ranges,
-    take_off_inner,
 )
 from nsys2prv._util.text import format_count
 from nsys2prv.figures.device_group import (
@@ -96,7 +95,9 @@ def make_value_table(names: pl.DataFrame, *columns: str) -> np.ndarray:
 def collect(unit: DeviceGroup) -> Collected:
     """Yield the sums of NVTX ranges by task and name (`names`), and by path of names (`tree`)."""
     columns = ("sender", "sent", "thread", "begin", "end", "what", "class", "tensor")
-    work = unit.list_launched_work(columns).sort("sender", "sent", maintain_order=True)
+    work = unit.list_launched_work(columns)
+    # Launches are nearly in order, which numpy's sort uses.
+    work = work[np.lexsort(to_arrays(work, "sent", "sender"))]
     captured = list_captured_work(unit, work.schema)
     names = []
     for ranges in _list_ranges(unit, captured):
@@ -136,34 +137,62 @@ def _sum_ranges(
     _, parent = find_parents(row, begin, end)
     # Names without a group have -1.
     path, places = number_paths(group + 1, parent, np.arange(len(row)), DEEPEST)
+    # Of single ranges, only the sums over those with the same name and path are needed.
     task = unit.task_of[thread].astype(np.int64)
-    (tasks, groups), by_name = factorize_together(task, group.astype(np.int64))
+    (task_of, group_of, path_of), alike = factorize_together(task, group.astype(np.int64), path)
+    (tasks, groups), name_of = factorize_together(task_of, group_of)
+    names, tree = {"task": tasks, "group": groups}, {"place": places}
+
+    def add(column: str, sums: np.ndarray) -> None:
+        names[column] = _sum_groups(name_of, sums, len(tasks))
+        tree[column] = _sum_groups(path_of, sums, len(places))
+
+    def prepare(
+        rows: np.ndarray, around: np.ndarray
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return a function that sums values of ranges, and these without those of the ranges
+        within. rows: the ranges with a value. around: of all, the range around it.
+        """
+        inner = np.flatnonzero(around[rows] >= 0)
+        own, outer, count = alike[rows], alike[around[rows[inner]]], len(path_of)
+
+        def sum_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            whole = np.bincount(own, values, count)
+            return whole, whole - np.bincount(outer, values[inner], count)
+
+        return sum_up
+
     # Before a part of a job there are ranges for the work that was captured in them alone.
-    called = (begin >= unit.reader.begin).astype(np.int64)
-    names = {"task": tasks, "group": groups, "calls": _sum_groups(by_name, called, len(tasks))}
-    tree = {"place": places, "calls": _sum_groups(path, called, len(places))}
-
-    def add(name: str, outer: str, inclusive: np.ndarray, exclusive: np.ndarray) -> None:
-        for column, values in ((name, inclusive), (outer, exclusive)):
-            names[column] = _sum_groups(by_name, values, len(tasks))
-            tree[column] = _sum_groups(path, values, len(places))
-
-    host = (end - begin) * called
-    add("host_ns", "host_exclusive_ns", host, take_off_inner(host, parent))
+    called = np.flatnonzero(begin >= unit.reader.begin)
+    lasts = (end - begin)[called]
+    add("calls", np.bincount(alike[called], minlength=len(path_of)))
+    for column, sums in zip(
+        ("host_ns", "host_exclusive_ns"), prepare(called, parent)(lasts), strict=True
+    ):
+        add(column, sums)
     spans = thread, begin, end
-    launched = _sum_within(work, *spans)
-    own, extra = launched, dict.fromkeys(SUMS, 0)
+    rows, sums_of = _sum_within(work, *spans)
+    sum_up = prepare(rows, parent)
+    found = {name: sum_up(values) for name, values in sums_of}
+    whole, exclusive = ({name: sums[at] for name, sums in found.items()} for at in range(2))
     if captured.height:
         apart = unit.number_apart(thread, group)
         is_captor, counted = _choose_captors(work, captured, apart, *spans)
-        own = _sum_within(work.join(counted, on=("thread", "begin"), how="anti"), *spans)
-        replayed = _sum_within(captured, *spans).items()
-        extra = {name: np.where(is_captor, values, 0) for name, values in replayed}
-    for name, inclusive in launched.items():
-        exclusive = take_off_inner(own[name], parent)
-        if captured.height:
-            exclusive += np.where(is_captor, take_off_inner(extra[name], parent), 0)
-        add(name, f"{name}_exclusive", inclusive + extra[name], exclusive)
+        others = work.join(counted, on=("thread", "begin"), how="anti", maintain_order="left")
+        rows, sums_of = _sum_within(others, *spans)
+        sum_up = prepare(rows, parent)
+        exclusive = {name: sum_up(values)[1] for name, values in sums_of}
+        rows, sums_of = _sum_within(captured, *spans)
+        own = is_captor[rows]
+        captor = np.where((parent >= 0) & is_captor[parent], parent, -1)
+        sum_up = prepare(rows[own], captor)
+        for name, values in sums_of:
+            more = sum_up(values[own])
+            whole[name] = whole[name] + more[0]
+            exclusive[name] = exclusive[name] + more[1]
+    for name in SUMS:
+        add(name, whole[name])
+        add(f"{name}_exclusive", exclusive[name])
     # The first path is that of no range.
     return pl.DataFrame(names), pl.DataFrame(tree)[1:]
 
@@ -192,18 +221,21 @@ def _choose_captors(
 
 def _sum_within(
     work: pl.DataFrame, thread: np.ndarray, begin: np.ndarray, end: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return name -> sum (SUMS) of the work that was sent within each range. work: sorted by thread
-    and time.
+) -> tuple[np.ndarray, Iterator[tuple[str, np.ndarray]]]:
+    """Find the ranges within which work was sent. Return them, and for each of SUMS its name and
+    the sums of their work. work: sorted by thread and time.
     """
     since, until = find_points_within(thread, begin, end, *to_arrays(work, "sender", "sent"))
+    rows = np.flatnonzero(until > since)
+    since, until = since[rows], until[rows]
     least = int(since.min(initial=work.height))
     inside = work[least : max(int(until.max(initial=0)), least)]
-    found = {}
-    for name, value in SUMS.items():
+
+    def sum_up(value: pl.Expr) -> np.ndarray:
         before = np.concatenate([[0], np.cumsum(inside.select(value).to_series().to_numpy())])
-        found[name] = before[until - least] - before[since - least]
-    return found
+        return before[until - least] - before[since - least]
+
+    return rows, ((name, sum_up(value)) for name, value in SUMS.items())
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
