@@ -13,7 +13,6 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import astuple
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv.conversion.clocks import find_host_clocks, find_placements
@@ -145,7 +144,7 @@ def list_members(info: ReportInfo) -> set[tuple[Path, int, int]]:
         if not database.make_condition(KERNEL_TABLE, f"{{strings:{NCCL}}}"):
             return set()
         rowids = range(part.first, part.last + 1, 1 + part.rows // LOOKED_AT)
-        rows = SomeRows(*astuple(part), tuple(rowids)) if part.rowid else part
+        rows = SomeRows.choose(part, rowids) if part.rowid else part
         columns = database.read(rows, STREAM_COLUMNS[:2])
     distinct, _ = factorize_together(*(columns[name] for name in STREAM_COLUMNS[:2]))
     return {(info.path, *pair) for pair in zip(*(one.tolist() for one in distinct), strict=True)}

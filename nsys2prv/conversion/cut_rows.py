@@ -36,7 +36,7 @@ from nsys2prv.export.outlines import (
     SERIES,
     TIMES,
 )
-from nsys2prv.export.source import NULL, Columns, Part, SomeRows, mask_usable
+from nsys2prv.export.source import NULL, Columns, Part, mask_usable
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 
@@ -377,7 +377,8 @@ def _add_samples_in_force(
     blocks[np.flatnonzero(before)[-1:]] = True
     blocks[1:] |= blocks[:-1]
     # Usually all series of the table have samples shortly before.
-    every = _list_series(database, one, one.noted, OPEN) if _notes_series(one) else None
+    firsts = choose_by_rowid(one.part, one.noted.rows.rowids) if one.noted.rows else ()
+    every = _list_series(database, one, firsts, OPEN) if one.noted.rows else None
     for near in (1, -(-NEAR_ROWS // one.block_rows)):
         for _ in range(near):
             blocks[:-1] |= blocks[1:]
@@ -389,11 +390,6 @@ def _add_samples_in_force(
     else:
         blocks[:] = True
     blocks[[0, -1]] = True
-
-
-def _notes_series(one: TableMap) -> bool:
-    """Return True if the first row of each series is noted."""
-    return all(isinstance(part, SomeRows) for part in one.noted)
 
 
 def _list_series(

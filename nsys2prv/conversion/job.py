@@ -26,6 +26,7 @@ from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap, ClockRecord, Placement
 from nsys2prv.conversion.damaged_work import DamagedWork
 from nsys2prv.conversion.options import Options, Plan
+from nsys2prv.conversion.table_maps import NotedParts
 from nsys2prv.conversion.whole_reports import LostLaunches
 from nsys2prv.events import Selection
 from nsys2prv.events.extraction import ObjectKey
@@ -122,8 +123,8 @@ class ReadPart(Struct, frozen=True):
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
-    #: For each report: table -> rows that include all rows noted in its outline.
-    noted: list[dict[str, tuple[Part, ...]]]
+    #: For each report: table -> the rows noted in its outline.
+    noted: list[dict[str, NotedParts]]
     #: First and last time of the events of each report, read or not, local ns.
     spans: dict[int, Span]
     #: The requested part in the time of each report.

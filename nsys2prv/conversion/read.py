@@ -30,6 +30,7 @@ from nsys2prv.conversion.report_spans import (
     find_span_of_rows,
     list_kinds_left_out,
 )
+from nsys2prv.conversion.table_maps import NotedParts
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
     plan_whole_task,
@@ -52,6 +53,7 @@ from nsys2prv.events.kind import (
 from nsys2prv.events.launches import Segment, save_launches
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
+from nsys2prv.export.outlines import REASONS
 from nsys2prv.export.source import Part, Shared, SomeRows, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
@@ -486,11 +488,11 @@ def _list_parts(
     info: ReportInfo,
     groups: Iterable[Group],
     chosen: Mapping[str, Sequence[Part]],
-    noted: Mapping[str, Sequence[Part]],
+    noted: Mapping[str, NotedParts],
 ) -> Iterator[TablePart]:
     """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; other
-    tables are read completely. noted: table -> rows that include all rows noted in its outline, for
-    tables that are not read completely.
+    tables are read completely. noted: table -> the rows noted in its outline, for tables that are
+    not read completely.
     """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
@@ -513,7 +515,10 @@ def _list_parts(
                 yield TablePart(names, part, use, asks)
             between = list(list_rows_between(info.parts[table], parts)) if whole else []
             if all(kind.noted for kind in whole):
-                between = list(_intersect(between, noted[table]))
+                sought = {kind.noted for kind in whole}
+                reasons = sum(REASONS[name] for name in sought & REASONS.keys())
+                domains = {number for (_, number), name in info.domains.items() if name in sought}
+                between = list(_intersect(between, noted[table].choose(reasons, domains)))
             for part in between:
                 yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
 

@@ -8,12 +8,12 @@ far from the capture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import starmap
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import replace
 
 from nsys2prv._util.budget import PART_ROWS, TASK_ROWS
 from nsys2prv._util.columns import OPEN, find_bounds
@@ -39,6 +39,7 @@ from nsys2prv.export.outlines import (
     NVTX_TABLE,
     TIMES,
     TRAITS,
+    NotedRows,
     Outline,
     list_blocks,
 )
@@ -61,6 +62,23 @@ ROWS_PER_SAMPLE = 4096
 ROWS_TOGETHER = 50_000
 
 
+class NotedParts(Struct, frozen=True):
+    """Where the rows of a table are that its outline notes."""
+
+    #: Parts of the table that include all of them, and the rows if they are known.
+    parts: tuple[Part, ...]
+    rows: NotedRows | None = None
+
+    def choose(self, reasons: int, domains: Collection[int]) -> tuple[Part, ...]:
+        """Return parts that include the rows with one of these reasons (bits), or in one of these
+        domains, sorted.
+        """
+        if self.rows is None:
+            return self.parts
+        rowids = self.rows.find(reasons, domains)
+        return tuple(part for whole in self.parts for part in choose_by_rowid(whole, rowids))
+
+
 class TableMap(Struct, frozen=True):
     """The first and last event times in each block of a table's rows, so that reading a time range
     can skip blocks.
@@ -73,8 +91,8 @@ class TableMap(Struct, frozen=True):
     #: id of a call, and first and last time within the capture (6, blocks). Without rows, the
     #: minimums are OPEN, the maximums -OPEN.
     bounds: np.ndarray
-    #: Rows that include all rows noted in its outline.
-    noted: tuple[Part, ...]
+    #: The rows noted in its outline.
+    noted: NotedParts
     #: Threads or streams with events all the time.
     objects: tuple[ObjectKey, ...]
 
@@ -153,10 +171,12 @@ def _map_table(
     block_rows = outline.block_rows if outline else outlines.BLOCK_ROWS
     count = -(-part.rows // block_rows)
     bounds, is_known = np.empty((6, count), np.int64), np.zeros(count, bool)
-    noted = (part,)
+    noted = NotedParts((part,))
     if outline and outline.bounds.shape[1] == count:
         bounds, is_known = _take_outline(outline, info.capture, any(one in columns for one in ENDS))
-        noted = tuple(_list_noted(part, outline))
+        is_noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
+        some = tuple(list_blocks(part, is_noted, block_rows))
+        noted = NotedParts((part,), outline.noted) if outline.noted else NotedParts(some)
     piece_rows = max(1, PART_ROWS // block_rows) * block_rows
     for unknown in list_blocks(part, ~is_known, block_rows):
         for piece in unknown.split(piece_rows):
@@ -166,20 +186,11 @@ def _map_table(
     return TableMap(part, block_rows, bounds, noted, tuple(_sample_objects(database, part)))
 
 
-def _list_noted(part: Part, outline: Outline) -> Iterator[Part]:
-    """Yield rows that include all rows noted in the outline."""
-    if outline.noted is None:
-        is_noted = (outline.bounds[TRAITS] & IS_NOTED) != 0
-        yield from list_blocks(part, is_noted, outline.block_rows)
-        return
-    yield from choose_by_rowid(part, outline.noted)
-
-
 def choose_by_rowid(part: Part, rowids: np.ndarray) -> Iterator[SomeRows]:
     """Yield the rows of a part with these rowids. rowids: ascending."""
     for start in range(0, len(rowids), ROWS_TOGETHER):
-        own = tuple(rowids[start : start + ROWS_TOGETHER].tolist())
-        yield SomeRows(part.table, own[0], own[-1], part.rowid, own)
+        own = rowids[start : start + ROWS_TOGETHER]
+        yield SomeRows.choose(replace(part, first=int(own[0]), last=int(own[-1])), own)
 
 
 def _take_outline(
@@ -250,10 +261,10 @@ def _find_block_bounds(least: np.ndarray, greatest: np.ndarray, starts: np.ndarr
 def _sample_objects(database: Database, part: Part) -> Iterator[ObjectKey]:
     """Yield the threads or streams of sample rows spread over a table."""
     places = {kind.place for kind in all_kinds() if part.table in kind.tables and kind.separable}
-    rowids = tuple(range(part.first, part.last + 1, ROWS_PER_SAMPLE))
+    rowids = range(part.first, part.last + 1, ROWS_PER_SAMPLE)
     if not (part.rowid and places <= {"thread", "stream"}):
         return
-    rows = SomeRows(*astuple(part), rowids)
+    rows = SomeRows.choose(part, rowids)
     if "stream" in places:
         columns = database.read(rows, STREAM_COLUMNS)
         keys = (zero_nulls(columns[name]).tolist() for name in STREAM_COLUMNS)

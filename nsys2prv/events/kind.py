@@ -135,9 +135,10 @@ class EventKind(Struct, frozen=True, forbid_unknown_fields=True):
     #: True if each of its rows is translated without other rows, except for the launching call: for
     #: a time range, only the rows in it are read. By default, true if the kind has no `read`.
     separable: bool = False
-    #: For kinds that are not: outlines note all of their rows (:mod:`nsys2prv.export.outlines`), so that of the rows
-    #: outside a part in time only these are read.
-    noted: bool = False
+    #: For kinds that are not: the reason for which outlines note all of their rows
+    #: (:data:`nsys2prv.export.outlines.REASONS`), or the name of their NVTX domain, so that of the rows outside a
+    #: part in time only these are read.
+    noted: str = ""
 
     #: Indexes that it fills: LAUNCHES or NCCL_CALLS.
     provides: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from nsys2prv._util.budget import TABLE_ROWS
 from nsys2prv._util.columns import factorize_together
@@ -311,7 +310,7 @@ class Database(Closable):
             if whole.rowid:
                 steps, length = SAMPLED_ROWS - 1, whole.last - whole.first
                 spread = {whole.first + length * step // steps for step in range(SAMPLED_ROWS)}
-                rows = SomeRows(*astuple(whole), tuple(sorted(spread)))
+                rows = SomeRows.choose(whole, sorted(spread))
                 sampled += self.read(rows, (column,))[column].tolist()
         return [value for value in sampled if value != NULL]
 

@@ -4,7 +4,7 @@ rows, with which the rows of a time range or an id are found, and the events of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,13 +39,50 @@ NVTX_RANGES = (*NVTX_PUSHPOP, *NVTX_STARTEND)
 #: rows from NCCL.
 NVTX_WHOLE_NUMBERS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
 NVTX_REALS = ("doubleValue", "floatValue")
-NOTED, NOTED_UNLESS_ZERO = 4, 8
-NVTX_NOTED = {"domainId": NOTED_UNLESS_ZERO} | dict.fromkeys(
-    (*NVTX_WHOLE_NUMBERS, *NVTX_REALS, "jsonText", "jsonTextId"), NOTED
-)
+NVTX_JSON = ("jsonText", "jsonTextId")
+#: Reasons to note a row, as bits; bits of the reasons and of the domain, of which the last number stands for all others.
+REASONS = {"numbers": 1, "json": 2, "domain": 4}
+REASON_BITS, DOMAIN_BITS = 4, 8
+OTHER_DOMAINS = (1 << DOMAIN_BITS) - 1
+#: Which values of these columns are noted, and the reason, as in native/records.h.
+NOTED, NOTED_UNLESS_ZERO, FIRST_REASON = 4, 8, 4
+NVTX_NOTED = {
+    column: rule | REASONS[reason] << FIRST_REASON
+    for reason, rule, columns in (
+        ("numbers", NOTED, (*NVTX_WHOLE_NUMBERS, *NVTX_REALS)),
+        ("json", NOTED, NVTX_JSON),
+        ("domain", NOTED_UNLESS_ZERO, ("domainId",)),
+    )
+    for column in columns
+}
 _NVTX_TRAITS = dict.fromkeys(NVTX_RANGES, IS_RANGE) | dict.fromkeys(
     (NVTX_CATEGORY, NVTX_DOMAIN_CREATE), IS_NAME
 )
+
+
+class NotedRows(Struct, frozen=True):
+    """The noted rows of a table."""
+
+    #: Their rowids, ascending.
+    rowids: np.ndarray
+    #: The reasons of each, as bits, and its domain.
+    reasons: np.ndarray
+    domains: np.ndarray
+
+    @classmethod
+    def from_core(cls, first: int, noted: bytes) -> NotedRows:
+        """Make noted rows from an array of the compiled core. first: the first rowid of the table."""
+        rows = np.frombuffer(noted, np.int64)
+        domains = (rows >> REASON_BITS & OTHER_DOMAINS).astype(np.uint8)
+        reasons = (rows & ((1 << REASON_BITS) - 1)).astype(np.uint8)
+        return cls(first + (rows >> REASON_BITS + DOMAIN_BITS), reasons, domains)
+
+    def find(self, reasons: int, domains: Collection[int]) -> np.ndarray:
+        """Return the rowids of the rows with one of these reasons (bits), or in one of these domains."""
+        numbers = [number if 0 <= number < OTHER_DOMAINS else OTHER_DOMAINS for number in domains]
+        is_wanted = (self.reasons & reasons) != 0
+        is_wanted |= (self.reasons & REASONS["domain"] != 0) & np.isin(self.domains, numbers)
+        return self.rowids[is_wanted]
 
 
 class Outline(Struct, frozen=True):
@@ -58,8 +95,8 @@ class Outline(Struct, frozen=True):
     #: Of each block LEAST to TRAITS (5, blocks). Without rows the least are the greatest int64, and the greatest
     #: the least.
     bounds: np.ndarray
-    #: Rowids of the noted rows, ascending; None if these are more than MOST_NOTED.
-    noted: np.ndarray | None
+    #: The noted rows; None if these are more than MOST_NOTED.
+    noted: NotedRows | None
 
     @classmethod
     def from_core(cls, first: int, bounds: bytes, noted: bytes | None) -> Outline:
@@ -67,23 +104,24 @@ class Outline(Struct, frozen=True):
         to note, None if too many.
         """
         columns = np.frombuffer(bounds, np.int64).reshape(-1, BOUNDS).T
-        rowids = None if noted is None else first + np.frombuffer(noted, np.int64)
-        return cls(BLOCK_ROWS, np.ascontiguousarray(columns), rowids)
+        rows = None if noted is None else NotedRows.from_core(first, noted)
+        return cls(BLOCK_ROWS, np.ascontiguousarray(columns), rows)
 
 
 def list_outlined(table: str, columns: Mapping[str, object]) -> tuple[str, ...] | None:
     """Return the columns of a table from which its outline is made, "" for a missing one: start,
-    end, id and type. Return None for a table without times, or with several ends.
+    end, id, type and domain. Return None for a table without times, or with several ends.
     """
     begin = next((name for name in TIMES if name in columns), None)
     ends = [name for name in ENDS if name in columns]
     if begin is None or len(ends) > 1:
         return None
     if has_series(columns):
-        return begin, *(ends or [""]), *SERIES
+        return begin, *(ends or [""]), *SERIES, ""
     identity = CORRELATION if CORRELATION in columns else ""
     kind = EVENT_TYPE if table == NVTX_TABLE and EVENT_TYPE in columns else ""
-    return begin, *(ends or [""]), identity, kind
+    domain = "domainId" if kind and "domainId" in columns else ""
+    return begin, *(ends or [""]), identity, kind, domain
 
 
 def has_series(columns: Mapping[str, object]) -> bool:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from msgspec.structs import astuple
 
 from nsys2prv._util.budget import TABLE_ROWS, FolderBudget
 from nsys2prv._util.errors import Nsys2prvError
@@ -120,8 +119,8 @@ class ParquetTable(SourceTable):
         kept = self.kept[1] if self.kept and self.kept[0] == place else {}
         lacking = [name for name in columns if name not in kept]
         if isinstance(part, SomeRows):
-            places = np.array(part.rowids) - max(part.first, 1)
-            read = self._read_rows(part.rowids, lacking) if lacking else {}
+            places = part.rowids - max(part.first, 1)
+            read = self._read_rows(part.rowids.tolist(), lacking) if lacking else {}
             return {name: read[name] if name in read else kept[name][places] for name in columns}
         if lacking:
             scanned = self.scan(lacking).slice(max(part.first, 1) - 1, part.rows).collect()
@@ -241,7 +240,7 @@ class ParquetFolder(Database):
                 met = np.flatnonzero(self._read_part(piece, Wanted(conditions=[where]))[1])
                 if not len(met):
                     continue
-                rows = SomeRows(*astuple(piece), tuple((met + piece.first).tolist()))
+                rows = SomeRows.choose(piece, met + piece.first)
             with source.explain_damage():
                 read = self._read(rows, present)
                 for column in read.values():

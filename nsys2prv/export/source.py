@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import fill_nulls, find_bounds, mask_changes, take_rows
 from nsys2prv._util.native import core
@@ -392,10 +391,21 @@ class Part(Struct, frozen=True):
 
 
 class SomeRows(Part, frozen=True):
-    """A part of a table reduced to the rows with these rowids (sorted)."""
+    """A part of a table reduced to some of its rows."""
 
-    #: The rowids, ascending.
-    rowids: tuple[int, ...] = ()
+    #: Their rowids, ascending, as bytes of int64.
+    chosen: bytes = b""
+
+    @classmethod
+    def choose(cls, part: Part, rowids: Sequence[int] | np.ndarray) -> SomeRows:
+        """Return the rows of a part with these rowids, which ascend."""
+        chosen = np.asarray(rowids, np.int64).tobytes()
+        return cls(part.table, part.first, part.last, part.rowid, chosen)
+
+    @property
+    def rowids(self) -> np.ndarray:
+        """Return the rowids, ascending."""
+        return np.frombuffer(self.chosen, np.int64)
 
     @property
     def count(self) -> int:
@@ -408,8 +418,11 @@ class SomeRows(Part, frozen=True):
 
     def find_between(self, first: int, last: int) -> SomeRows | None:
         """Return the rows with rowids from `first` to `last`; None if there are none."""
-        rowids = self.rowids[bisect_left(self.rowids, first) : bisect_right(self.rowids, last)]
-        return replace(self, first=rowids[0], last=rowids[-1], rowids=rowids) if rowids else None
+        rowids = self.rowids
+        rowids = rowids[rowids.searchsorted(first) : rowids.searchsorted(last, "right")]
+        if not len(rowids):
+            return None
+        return SomeRows.choose(replace(self, first=int(rowids[0]), last=int(rowids[-1])), rowids)
 
 
 class Shared(Struct, frozen=True):
@@ -434,12 +447,10 @@ class Shared(Struct, frozen=True):
         if len(self.met) != self.part.count:
             return self.part
         if isinstance(self.part, SomeRows):
-            rowids = np.array(self.part.rowids, np.int64)[rows]
-            return replace(self.part, rowids=tuple(rowids.tolist()))
+            return SomeRows.choose(self.part, self.part.rowids[rows])
         if len(rows) * FEW_ROWS > len(self.met):
             return self.part
-        rowids = tuple((rows + self.part.first).tolist())
-        return SomeRows(*astuple(self.part), rowids)
+        return SomeRows.choose(self.part, rows + self.part.first)
 
     def holds(self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
         """Return True if this part was read with all of these columns."""

@@ -332,7 +332,7 @@ def _select_rows(part: Part) -> str:
     if not part.rowid:
         rows = f"LIMIT {part.rows} OFFSET {part.first - 1}"
     elif isinstance(part, SomeRows):
-        rows = f"WHERE {part.rowid} IN ({', '.join(map(str, part.rowids))})"
+        rows = f"WHERE {part.rowid} IN ({', '.join(map(str, part.rowids.tolist()))})"
     else:
         rows = f"WHERE {part.rowid} BETWEEN {part.first} AND {part.last}"
     return f"(SELECT * FROM {name_rows(part.table)} {rows})"

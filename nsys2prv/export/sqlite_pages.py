@@ -434,7 +434,7 @@ class SqliteTable(SourceTable):
             *((name, REALS) for name in wanted.reals),
         )
         leaves = table.between(part.first, part.last)
-        chosen = (np.array(part.rowids, np.int64),) if isinstance(part, SomeRows) else ()
+        chosen = (part.rowids,) if isinstance(part, SomeRows) else ()
         room = len(chosen[0]) if chosen else min(part.rows, table.most_rows(*leaves))
         # Each separately, to release columns that only conditions use.
         present = [

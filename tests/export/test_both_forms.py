@@ -69,8 +69,8 @@ PARTS = [
     Part(TABLE, 1, ROWS),
     Part(TABLE, 37, 700),
     Part(TABLE, 990, 5000),
-    SomeRows(TABLE, 1, ROWS, rowids=(1, 5, 6, 400, 1000)),
-    SomeRows(TABLE, 1, ROWS, rowids=(7, 8, 9)),
+    SomeRows.choose(Part(TABLE, 1, ROWS), (1, 5, 6, 400, 1000)),
+    SomeRows.choose(Part(TABLE, 1, ROWS), (7, 8, 9)),
 ]
 
 

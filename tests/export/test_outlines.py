@@ -34,6 +34,7 @@ from nsys2prv.export.outlines import (
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 REPORTS = [next((SAMPLES / name).glob("*.sqlite")) for name in ("graphs", "machine", "training")]
 BLOCK_ROWS = 16
+NUMBERS = ("uint64Value", "int64Value", "uint32Value", "int32Value", "doubleValue", "floatValue")
 LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 pytestmark = pytest.mark.skipif(not core, reason="made by the compiled core")
@@ -57,16 +58,22 @@ def compare(report: Path) -> int:
         kind = "eventType" if table == NVTX_TABLE else "NULL"
         by_series = {*SERIES} <= {*columns}
         identity, kind = SERIES if by_series else (identity, kind)
-        noted = [one for one in outlines.NVTX_NOTED if one in columns and table == NVTX_TABLE]
-        noted = [f"nullif({one}, 0)" if one == "domainId" else one for one in noted]
-        note = f"coalesce({', '.join([*noted, 'NULL', 'NULL'])})"
+        note, domain = "NULL", "0"
+        if table == NVTX_TABLE:
+            domain = "CASE WHEN domainId BETWEEN 0 AND 254 THEN domainId ELSE 255 END"
+            # The reasons of a row: numbers, JSON, and another domain.
+            note = " + ".join(
+                f"{bit} * (coalesce({', '.join([*(one for one in names if one in columns), 'NULL', 'NULL'])}) IS NOT NULL)"
+                for bit, names in ((1, NUMBERS), (2, ("jsonText", "jsonTextId")))
+            )
+            note = f"nullif({note} + 4 * (coalesce(domainId, 0) != 0), 0)"
         rows = connection.execute(
-            f"SELECT rowid, {begin}, {end}, {identity}, {kind}, {note} FROM {table}"
+            f"SELECT rowid, {begin}, {end}, {identity}, {kind}, {domain}, {note} FROM {table}"
         )
         first, count = found.parts[table].first, outline.bounds.shape[1]
         expected = np.tile(np.array([[LARGEST, SMALLEST] * 2 + [0]]).T, count)
         found_noted, series = [], set()
-        for rowid, *times, identity, kind, note in rows:
+        for rowid, *times, identity, kind, domain, note in rows:
             of_block = expected[:, (rowid - first) // BLOCK_ROWS]
             if by_series and (identity, kind) not in series:
                 series.add((identity, kind))
@@ -85,9 +92,10 @@ def compare(report: Path) -> int:
             traits |= IS_UNDATED * (times[0] is None) | IS_OPEN * (lasts and times[1] is None)
             traits |= IS_NOTED * (note is not None) | IS_NAME * (kind in (33, 75))
             of_block[TRAITS] |= traits
-            found_noted += [rowid] if note is not None else []
+            found_noted += [(rowid, note, domain)] if note is not None else []
         assert np.array_equal(outline.bounds, expected), table
-        assert outline.noted.tolist() == found_noted
+        noted = outline.noted.rowids, outline.noted.reasons, outline.noted.domains
+        assert list(zip(*(one.tolist() for one in noted), strict=True)) == found_noted
     return len(found.outlines)
 
 
@@ -113,6 +121,10 @@ def test_outlines_with_gaps_and_nulls(tmp_path: Path) -> None:
         "DELETE FROM NVTX_EVENTS WHERE rowid BETWEEN 30 AND 90 OR rowid % 7 = 3",
         "UPDATE NVTX_EVENTS SET end = NULL WHERE rowid % 50 = 1",
         "UPDATE NVTX_EVENTS SET eventType = 33 WHERE rowid % 90 = 2",
+        "UPDATE NVTX_EVENTS SET domainId = rowid * 7 - 500 WHERE rowid % 20 = 5",
+        "UPDATE NVTX_EVENTS SET domainId = 256 WHERE rowid % 80 = 5",
+        "UPDATE NVTX_EVENTS SET jsonText = '{}' WHERE rowid % 30 = 7",
+        "UPDATE NVTX_EVENTS SET int32Value = rowid WHERE rowid % 30 = 8",
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -start WHERE rowid = 20",
     )
     assert compare(report) > 3

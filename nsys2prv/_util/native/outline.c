@@ -25,7 +25,7 @@ Status enter_block(Outline *outline, uint64_t row) {
     return OK;
 }
 
-Status keep_noted(Outline *outline, uint64_t row) {
+Status keep_noted(Outline *outline, uint64_t row, uint32_t reasons) {
     if (outline->noted_count < outline->most_noted && outline->noted_count == outline->noted_room) {
         size_t room = 2 * outline->noted_room + 64;
         int64_t *noted = realloc(outline->noted, room * sizeof *noted);
@@ -35,7 +35,7 @@ Status keep_noted(Outline *outline, uint64_t row) {
         outline->noted_room = room;
     }
     if (outline->noted_count < outline->most_noted)
-        outline->noted[outline->noted_count] = (int64_t)row;
+        outline->noted[outline->noted_count] = (int64_t)(row << (GROUP_BITS + REASON_BITS) | reasons);
     outline->noted_count++;
     return OK;
 }

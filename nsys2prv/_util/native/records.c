@@ -36,7 +36,8 @@ typedef struct Plan {
     uint64_t rows;        /* met since the plan was made: tells how many NULLs there were */
     uint32_t values_end;  /* of the last wanted value */
     uint64_t record_size; /* what the header says of it */
-    uint8_t size, traits; /* IS_NOTED or 0 */
+    uint8_t size;
+    uint8_t reasons;      /* to note rows */
     uint8_t header[LONGEST_PLANNED];
     Place *places;
 } Plan;
@@ -211,7 +212,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
     uint64_t offset = size, serial;
     if (!(at = read_varint(header, end, &serial)))
         return DAMAGED;
-    plan->rows = plan->traits = 0;
+    plan->rows = plan->reasons = 0;
     plan->values_end = 0;
     for (size_t k = 0; k < decoder->count; k++)
         if (decoder->ordered[k]->field == ROWID)
@@ -227,7 +228,7 @@ static Status make_plan(const Decoder *decoder, const uint8_t *header, uint64_t 
         if (decoder->rules && decoder->rules[field] & (serial ? is_number ? NO_NUMBER : 0 : NOT_NULL))
             return DAMAGED;
         if (decoder->rules && serial && decoder->rules[field] & (serial == ZERO ? NOTED : NOTED | NOTED_UNLESS_ZERO))
-            plan->traits = IS_NOTED;
+            plan->reasons |= decoder->rules[field] >> FIRST_REASON;
         uint64_t value = serial < FIRST_TEXT ? sizes[serial] : (serial - FIRST_TEXT) / 2;
         if (value > record_size - offset)
             return DAMAGED;
@@ -482,9 +483,12 @@ static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *le
             const uint8_t *record = plan->values_end <= found.local ? found.at : gathered(decoder, &found, plan->values_end, &status);
             int64_t values[OUTLINED];
             /* Many tables lack some of the columns. */
-            for (size_t k = 0; k < OUTLINED && record; k++)
+            for (size_t k = 0; k < (plan->reasons ? OUTLINED : GROUP) && record; k++)
                 values[k] = decoder->columns[k].field < decoder->ruled_fields ? integer_at(record, &plan->places[k]) : INT64_MIN;
-            if (!record || (status = note_row(decoder->outline, (uint64_t)before - (uint64_t)decoder->first_rowid, plan->traits, values[BEGIN], values[END],
+            uint32_t reasons = plan->reasons;
+            if (reasons && record)
+                reasons |= ((uint64_t)values[GROUP] < OTHER_GROUPS ? (uint32_t)values[GROUP] : OTHER_GROUPS) << REASON_BITS;
+            if (!record || (status = note_row(decoder->outline, (uint64_t)before - (uint64_t)decoder->first_rowid, reasons, values[BEGIN], values[END],
                                               values[ID], values[TYPE])) != OK)
                 return status;
         }

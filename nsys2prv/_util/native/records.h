@@ -113,11 +113,13 @@ typedef struct {
 } Extent;
 
 /* Rules of a column: no NULL; no numbers, which SQLite makes texts where the affinity is TEXT. And what is no rule: an outline notes the rows
- * with a value, or with one that does not stand for 0 by its type. */
-enum { NOT_NULL = 1, NO_NUMBER = 2, NOTED = 4, NOTED_UNLESS_ZERO = 8 };
+ * with a value, or with one that does not stand for 0 by its type; the bits above tell the reason, which the caller knows. */
+enum { NOT_NULL = 1, NO_NUMBER = 2, NOTED = 4, NOTED_UNLESS_ZERO = 8, FIRST_REASON = 4 };
+/* Bits of the reasons of a noted row, and of its group above them, where the greatest number stands for all others. */
+enum { REASON_BITS = 4, GROUP_BITS = 8, OTHER_GROUPS = (1 << GROUP_BITS) - 1 };
 
-/* Columns of an outline: times, an id, and a type, which tells the traits of a row. The least number stands for NULL. */
-enum { BEGIN, END, ID, TYPE, OUTLINED };
+/* Columns of an outline: times, an id, a type, which tells the traits of a row, and a group. The least number stands for NULL. */
+enum { BEGIN, END, ID, TYPE, GROUP, OUTLINED };
 
 /* Of each block: its least begin, the greatest begin or end, the least and the greatest id, and the traits of any of its rows. Without rows the
  * least are the greatest number, and the greatest are the least. */
@@ -140,7 +142,7 @@ typedef struct {
     int64_t *block;         /* the bounds of the block of the row before, which ends before block_end; `beyond` where there are too many */
     uint64_t block_end;
     int64_t beyond[BOUNDS];
-    int64_t *noted;         /* rowids less the first one of rows with IS_NOTED, and how many there are; no more than most_noted are kept */
+    int64_t *noted;         /* of rows with IS_NOTED: the rowid less the first one, above the group and the reasons; no more than most_noted of so many are kept */
     size_t most_noted, noted_count, noted_room;
     bool by_series;         /* id and type tell the series of a sample: its first row is noted, and each row if there are more than MOST_SERIES */
     size_t series_count;
@@ -154,23 +156,23 @@ typedef struct {
 /* Finds the bounds of the block of a row. Rows come in order. */
 Status enter_block(Outline *, uint64_t row);
 /* Notes a row. */
-Status keep_noted(Outline *, uint64_t row);
+Status keep_noted(Outline *, uint64_t row, uint32_t reasons);
 /* Whether a row is the first one of a series, as far as is known. */
 bool begins_series(Outline *, int64_t id, int64_t type);
 
-/* Adds a row with these values. row: its rowid less the first one; traits: IS_NOTED or 0. */
-static inline Status note_row(Outline *outline, uint64_t row, uint8_t traits, int64_t begin, int64_t end, int64_t id, int64_t type) {
+/* Adds a row with these values. row: its rowid less the first one; reasons: to note it, below its group. */
+static inline Status note_row(Outline *outline, uint64_t row, uint32_t reasons, int64_t begin, int64_t end, int64_t id, int64_t type) {
     if (row >= outline->block_end && enter_block(outline, row) != OK)
         return NO_MEMORY;
     const bool is_near = id == outline->near_id && (uint64_t)type < 64 && outline->near_types >> type & 1;
     if (outline->by_series && !is_near && begins_series(outline, id, type))
-        traits |= IS_NOTED;
-    if (traits & IS_NOTED && keep_noted(outline, row) != OK)
+        reasons = 1;
+    if (reasons && keep_noted(outline, row, reasons) != OK)
         return NO_MEMORY;
     int64_t *block = outline->block;
     const int64_t greatest = end > begin ? end : begin;
-    traits |= !outline->types ? IS_RANGE : (uint64_t)type < outline->types ? outline->traits[type] : 0;
-    block[TRAITS] |= traits | (begin == INT64_MIN ? IS_UNDATED : 0) | (end == INT64_MIN && traits & IS_RANGE ? IS_OPEN : 0);
+    const uint8_t traits = !outline->types ? IS_RANGE : (uint64_t)type < outline->types ? outline->traits[type] : 0;
+    block[TRAITS] |= traits | (reasons ? IS_NOTED : 0) | (begin == INT64_MIN ? IS_UNDATED : 0) | (end == INT64_MIN && traits & IS_RANGE ? IS_OPEN : 0);
     if (begin < block[LEAST] && begin != INT64_MIN)
         block[LEAST] = begin;
     if (greatest > block[GREATEST])

@@ -625,8 +625,8 @@ static PyMethodDef FILE_METHODS[] = {
      "pages in `met`, in which those of other tables are set. Returns how many rows it has, their least and greatest rowid (anything without\n"
      "rows), and an outline: five numbers (int64) of each of at most so many blocks of 1 << block_bits rowids, see records.h, None if one of\n"
      "its columns has other values than integers; and the rowids (int64, less the first) of the rows that rules note, or of the\n"
-     "first of each series, None of more. columns: as of decode, without buffers: begin, end, id, type; traits: a byte for each type.\n"
-     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 or 8 to note rows with a value, or with one but 0, or a sum; None: its interior pages alone are read, and what is\n"
+     "first of each series, above eight bits of the group and four of the reasons, None of more. columns: as of decode, without buffers: begin, end, id, type, group; traits: a byte for each type.\n"
+     "rules: for each column a byte, 1 if it cannot be NULL, 2 if it cannot be a number, 4 or 8 to note rows with a value, or with one but 0, and 16 times the reason, or a sum; None: its interior pages alone are read, and what is\n"
      "returned means nothing. Raises StandAside, Damaged."},
     {"lost_page", (PyCFunction)lost_page, METH_VARARGS,
      "lost_page(met, roots): the first page that is of no table, of no index and not free, 0 where there is none. met: the pages of tables\n"
