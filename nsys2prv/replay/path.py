@@ -15,12 +15,14 @@ import polars as pl
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
+from nsys2prv._util.columns import take_rows
 from nsys2prv.replay.events import CALL_NAMES, MPI_NAMES, SYNCHRONISES
 from nsys2prv.replay.graph import TRANSFERS, Column, Kind, Times, split_rows
 from nsys2prv.replay.job_graph import JobGraph
 from nsys2prv.replay.meetings import MEETING_CALL
 from nsys2prv.replay.thresholds import LEAST_MET, LEAST_MPI, MOST_UNEXPLAINED, SLACK
 from nsys2prv.replay.whatif import Replay
+from nsys2prv.table.runs import Columns
 
 
 class Cause:
@@ -143,12 +145,12 @@ def join_work(pieces: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 _ON_GPUS = {Kind.KERNEL: Cause.COMPUTATION, Kind.NCCL: Cause.NCCL, Kind.COPY: Cause.MEMORY}
 
 
-def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
+def divide_path(replay: Replay) -> Iterator[Columns]:
     """Divide the time of a replay's span: while the GPUs of the rank on the critical path work,
     among their activities; while they are idle, among the dependencies on the path.
 
-    Yield `edge` (-1 if unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece,
-    some at a time. They add up to the span. Host activity during GPU work does not make a job
+    Yield `edge` (-1 if unknown), `cause` (of `Cause`), `process` and `time` (ns) of each piece as
+    columns, some at a time. They add up to the span. Host activity during GPU work does not make a job
     longer, so two runs of a program differ only in activity that makes one of them longer.
     """
     pieces, graph = find_pieces(replay), replay.graph
@@ -159,12 +161,12 @@ def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
         return np.clip(time, replay.begin, replay.end) - replay.begin + (process + 1) * width
 
     process = graph.processes[pieces.row].astype(np.int64)
-    own = pl.DataFrame(
-        {"edge": pieces.edge, "cause": pieces.cause, "process": process}
-        | {"begin": place(pieces.begin, process), "end": place(pieces.end, process)}
-    ).sort("begin")
-    del pieces, process
-    begin, end = (own[name].to_numpy() for name in ("begin", "end"))
+    begin, end = place(pieces.begin, process), place(pieces.end, process)
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    named = {"process": process, "edge": pieces.edge, "cause": pieces.cause}
+    named = take_rows(named, order)
+    del pieces, process, order
     layers = []
     for kind, cause in _ON_GPUS.items():
         edges = replay.select((kind,))
@@ -183,14 +185,13 @@ def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
     # Most of these columns are sorted, so a sort that finds runs is ten times as fast.
     cuts = np.concatenate([begin, end, *(one for layer in layers for one in layer[2:])])
     cuts.sort(kind="stable")
-    cuts = cuts[np.diff(cuts, append=cuts[-1:]) > 0]
+    cuts = cuts[:-1][cuts[1:] > cuts[:-1]]
     at = np.searchsorted(begin, cuts, "right") - 1
     cuts, at = (one[(at >= 0) & (cuts < end[at])] for one in (cuts, at))
     lasts = np.minimum(np.append(cuts[1:], 1 << 62), end[at]) - cuts
-    named = own.select("process", "edge", "cause")
     for some in split_rows(len(cuts)):
-        moments, found = cuts[some], named[at[some]].with_columns(time=lasts[some])
-        edge, cause = (found[name].to_numpy().copy() for name in ("edge", "cause"))
+        moments, found = cuts[some], take_rows(named, at[some])
+        edge, cause = found["edge"], found["cause"]
         is_left = ~np.isin(cause, (Cause.COMPUTATION, Cause.GRAPH))
         for of_layer, edges, source, target in layers:
             where = np.searchsorted(source, moments, "right") - 1
@@ -199,7 +200,7 @@ def divide_path(replay: Replay) -> Iterator[pl.DataFrame]:
             new = inside & (cause != of_layer)
             edge[new], cause[new] = edges[where[new]], of_layer
             is_left &= ~inside
-        yield found.select("process", "time", edge=edge, cause=cause)
+        yield {**found, "time": lasts[some]}
 
 
 #: Calls that set things up, where little of the time is for data; and calls that only begin a transfer.

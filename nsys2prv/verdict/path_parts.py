@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsys2prv._util.columns import sum_by
 from nsys2prv.figures.device_group import list_labels
 from nsys2prv.figures.host_time import PARTS
 from nsys2prv.replay.graph import TRANSFERS, Kind, split_rows, split_size
@@ -57,16 +58,15 @@ def list_path(facts: CauseContext) -> pl.DataFrame:
     """
     alike, sums = ("process", "cause", "kind", "key", "group"), []
     for pieces in divide_path(facts.replay):
-        edges = pieces["edge"].to_numpy()
+        edges = pieces["edge"]
         known = edges >= 0
         groups, kinds, keys = np.full((3, len(edges)), -1)
         kinds[known], keys[known] = _find_work(facts, edges[known])
         of_host = known & ~np.isin(kinds, OF_GPUS)
         groups[of_host] = facts.find_groups(edges[of_host])
-        named = (
-            pl.Series(name, of) for name, of in zip(alike[2:], (kinds, keys, groups), strict=True)
-        )
-        sums.append(pieces.with_columns(named).group_by(alike).agg(time_ns=pl.col("time").sum()))
+        named = {"kind": kinds, "key": keys, "group": groups}
+        by = {name: pieces[name] for name in alike[:2]} | named
+        sums.append(pl.DataFrame(sum_by(by, time_ns=pieces["time"])))
     frame = pl.concat(sums).group_by(alike).agg(pl.col("time_ns").sum())
     frame = frame.with_columns(
         part=pl.col("cause").replace_strict(
@@ -93,12 +93,12 @@ def list_work(facts: CauseContext) -> pl.DataFrame:
     for rows in split_rows(len(edges)):
         some = edges[rows]
         kind, key = _find_work(facts, some)
-        work = pl.DataFrame({"kind": kind, "key": key, "time_ns": facts.graph.weight[some]})
-        work = work.with_columns(
-            process=replay.edges.process[some], count=_count_calls(facts, some, kind)
-        )
-        of_same = work.group_by("process", "kind", "key")
-        sums.append(of_same.agg(pl.col("time_ns", "count").sum()))
+        by = {"process": replay.edges.process[some], "kind": kind, "key": key}
+        values = {
+            "time_ns": facts.graph.weight[some],
+            "count": _count_calls(facts, some, kind),
+        }
+        sums.append(pl.DataFrame(sum_by(by, **values)))
     frame = pl.concat(sums).with_columns(
         part=pl.col("kind").replace_strict({int(kind): part for kind, part in OF_KINDS.items()}),
         range=pl.lit(""),
@@ -139,8 +139,9 @@ def _find_work(facts: CauseContext, edges: np.ndarray) -> tuple[np.ndarray, np.n
     key = facts.edges.key[edges].astype(np.int64)
     is_transfer = np.isin(kind, TRANSFERS)
     key[is_transfer] = split_size(facts.edges.size[edges[is_transfer]])[0]
-    copies = facts.replay.job.copies.sort("edge")
-    if copies.height and (own := np.flatnonzero(kind == Kind.COPY)).size:
+    own = np.flatnonzero(kind == Kind.COPY)
+    copies = facts.replay.job.copies.sort("edge") if len(own) else pl.DataFrame()
+    if copies.height:
         at = np.minimum(np.searchsorted(copies["edge"], edges[own]), copies.height - 1)
         places = (copies["source"] * 1000 + copies["destination"]).to_numpy()[at]
         key[own] = np.where(copies["edge"].to_numpy()[at] == edges[own], places, -1)
