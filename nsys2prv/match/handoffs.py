@@ -165,9 +165,7 @@ def _match_handoffs(reader: EventReader) -> tuple[pl.DataFrame, list[str]]:
     # The activity of a process is known if its OS runtime calls are recorded.
     known = {*waits["thread"].unique(), *wakes["thread"].unique()}
     waits = _merge_waits(waits)
-    most = waits["thread"].value_counts()["count"].max() or 0
-    is_limited = reader.rows.threads.height > MOST_THREADS
-    if not most or (most < FEWEST_WAITS and not is_limited):
+    if not waits.height or _has_none(reader, waits, wakes):
         return none, []
     pauses = pl.concat(_list_pauses(reader, unit) for unit in reader.rows.unit_numbers)
     threads = _list_threads(reader, pauses, waits, wakes, known)
@@ -183,6 +181,17 @@ def _match_handoffs(reader: EventReader) -> tuple[pl.DataFrame, list[str]]:
         waited=pl.col("waited") & pl.col("known").is_null(),
     )
     return rows.select(HANDOFFS.keys()).cast(HANDOFFS).sort("handoff", "thread"), limits
+
+
+def _has_none(reader: EventReader, waits: pl.DataFrame, wakes: pl.DataFrame) -> bool:
+    """Return True if it is clear without the calls between waits that there are no hand-offs and no
+    limits: no thread waits often, or the threads of one process wait and none often wakes another.
+    """
+    most = [rows["thread"].value_counts()["count"].max() or 0 for rows in (waits, wakes)]
+    owners = _list_owners(reader)
+    tasks = {*owners[owners >= 0], *owners[waits["thread"].to_numpy()]}
+    is_none = most[0] < FEWEST_WAITS or (len(tasks) < 2 and most[1] < FEWEST_WAITS)
+    return is_none and len(owners) <= MOST_THREADS
 
 
 def _read_os_calls(reader: EventReader, names: re.Pattern[str]) -> pl.DataFrame:

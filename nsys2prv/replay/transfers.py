@@ -106,6 +106,9 @@ class _Device(Struct, frozen=True):
 def _list_devices(replay: Replay) -> Iterator[_Device]:
     """Yield the devices that have both kernels and NCCL kernels in the span."""
     graph, edges, job = replay.graph, replay.edges, replay.job
+    spans = job.spans.filter((pl.col("end") > replay.begin) & (pl.col("begin") < replay.end))
+    if not spans.height:
+        return
     kernels, transfers = replay.select(GPU), replay.select((Kind.NCCL,))
     transfers = transfers[edges.key[transfers] > 0]
     # Rows of the trace by their devices.
@@ -120,7 +123,6 @@ def _list_devices(replay: Replay) -> Iterator[_Device]:
         bounds = np.searchsorted(number[row[order]], np.arange(len(known) + 1))
         parts.append((some[order], row[order], bounds))
     (kernels, row, first), (transfers, _, begins) = parts
-    spans = job.spans.filter((pl.col("end") > replay.begin) & (pl.col("begin") < replay.end))
     for (found,), nccl in spans.group_by("device", maintain_order=True):
         device = int(np.searchsorted(known, int(str(found))))
         own, moves = (slice(each[device], each[device + 1]) for each in (first, begins))

@@ -761,6 +761,8 @@ class Replay(Struct, frozen=True, dict=True):
         """Return changes in which processes share each repetition of work of some kinds equally. On
         GPUs, only work that all do about equally often is shared.
         """
+        if len(self.list_compared(kinds)) < 2:
+            return []
         table = self.tabulate(kinds)
         every = table.mask_columns(slice(None))
         table = table.keep(table.find_alike(every)) if kinds == GPU else table
@@ -910,11 +912,16 @@ class Replay(Struct, frozen=True, dict=True):
     def measure_unexplained(self) -> float:
         """Return the share of the span for which the critical path waits without a recorded reason."""
         edges, graph = self.edges, self.graph
-        latencies = self.path[edges.kind[self.path] >= Kind.LAUNCH]
-        latencies = latencies[edges.kind[latencies] != Kind.MEET]
+        kinds = edges.kind[self.path]
+        latencies = self.path[(kinds >= Kind.LAUNCH) & (kinds != Kind.MEET)]
+        lasts = graph.weight[latencies]
+        excess = lasts - edges.typical[latencies]
+        # Typical ones, unless clocks contradict each other, have none.
+        some = (excess != 0) | (lasts < 0)
+        latencies, excess = latencies[some], excess[some]
         begins, ends = (graph.time[side[latencies]] for side in (edges.source, edges.target))
         left = ends - self.find_returns(latencies, begins, ends)
-        excess = np.minimum(graph.weight[latencies] - edges.typical[latencies], left).sum()
+        excess = np.minimum(excess, left).sum()
         return float(excess) / max(self.span, 1)
 
     def find_returns(self, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -931,7 +938,7 @@ class Replay(Struct, frozen=True, dict=True):
         call = len(graph.target) + (source >> 1)
         others = np.flatnonzero(edges.kind[call] != Kind.CALL)
         if len(others):
-            calls = np.flatnonzero(edges.kind == Kind.CALL)
+            calls = np.flatnonzero(edges.kind[: len(graph.target)] == Kind.CALL)
             calls = calls[np.isin(edges.source[calls], source[others])]
             calls = calls[np.argsort(edges.source[calls])]
             call[others] = calls[np.searchsorted(edges.source[calls], source[others])]
