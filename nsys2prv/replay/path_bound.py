@@ -44,6 +44,8 @@ class PathBound:
         own = table.mask_processes(processes)
         if self.replay.pipeline or own.all():
             return False
+        edges = table.edges[:, own]
+        table = self._take(table, (self.is_on[edges] & (edges >= 0)).any(axis=1))
         changes = table.share(own, ~own)
         # Work that no other process does is shortened like the rest.
         alone = table.edges[(table.edges[:, ~own] < 0).all(axis=1)][:, own]
@@ -62,11 +64,14 @@ class PathBound:
             lines = np.zeros(len(table.edges), bool)
             for column in table.edges.T:
                 lines |= (column >= 0) & self.is_on[column]
-            own = np.ascontiguousarray(table.edges[lines])
-            self._tables[kinds] = WorkTable(
-                own, table.keys[:0], table.first[:1], table.weight, table.processes
-            )
+            self._tables[kinds] = self._take(table, lines)
         return self._tables[kinds]
+
+    @staticmethod
+    def _take(table: WorkTable, lines: np.ndarray) -> WorkTable:
+        """Return some lines (a mask) of a work table, without keys."""
+        own = np.ascontiguousarray(table.edges[lines])
+        return WorkTable(own, table.keys[:0], table.first[:1], table.weight, table.processes)
 
     def _sum_saved(self, changes: Changes) -> int:
         """Return the largest time that changes can remove from the path (ns)."""
