@@ -13,7 +13,6 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import (
-    MANY_RECORDS,
     keep_freed_memory,
     return_freed_memory,
     return_large_blocks,
@@ -75,8 +74,7 @@ def run_analyses(
     """
     job, plain = opened.prepared, opened.plain_labels
     # Many units use blocks of memory again and again.
-    is_alone = opened.reader.has_one_large_unit and opened.reader.records > MANY_RECORDS
-    (return_large_blocks if is_alone else keep_freed_memory)()
+    (return_large_blocks if opened.reader.must_save_memory else keep_freed_memory)()
     steady, iterations = (None, None) if asked.whole else opened.find_steady(pattern)
     lost_work = coverage.name_lossy_processes(job)
     gpus = coverage.list_gpus(job, opened.reader)
@@ -193,11 +191,12 @@ def _collect_units(
         yield from opened.run_on_groups(partial(_collect_frames, names), options)
         return
     unit = make_device_group(options, opened.saved_reader, *opened.units)
-    for name in names:
-        if opened.reader.has_one_large_unit:
+    for place, name in enumerate(names):
+        # The second analysis, efficiencies, uses much that the first, findings, has found.
+        if place != 1 or opened.reader.must_save_memory:
+            unit.forget()
             return_freed_memory()
         yield _collect_frames([name], unit)
-        unit.forget()
 
 
 def _collect_frames(names: Sequence[str], unit: DeviceGroup) -> list[tuple[str, str, Part]]:

@@ -145,8 +145,9 @@ HEAP_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 128 << 20
 #: If memory is more important than time, because the only unit has so many records, freed blocks of
 #: at least this size are returned to the system.
 MANY_RECORDS, RETURNED_BYTES = 10_000_000, 8 << 20
-#: Less freed memory than this stays in the process: to use new pages takes longer.
-FREED_BYTES = 64 << 20
+#: Less freed memory than this stays in the process, and all in a heap smaller than this: to use new pages
+#: takes longer.
+FREED_BYTES, SMALL_HEAP_BYTES = 64 << 20, 448 << 20
 #: Address space that a process needs, for its libraries most of all; and for each thread of polars,
 #: which has one per CPU or one alone.
 NEEDED_BYTES, BYTES_PER_THREAD = 768 << 20, 256 << 20
@@ -291,8 +292,10 @@ def return_freed_memory() -> None:
         measure = getattr(library, "mallinfo2", None)
         if measure is not None:
             measure.restype = _Heap
-        if measure is None or measure().fordblks >= FREED_BYTES:
-            library.malloc_trim(0)
+            heap = measure()
+            if heap.fordblks < FREED_BYTES or heap.arena < SMALL_HEAP_BYTES:
+                return
+        library.malloc_trim(0)
 
 
 def check_address_space() -> None:

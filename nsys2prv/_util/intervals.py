@@ -169,6 +169,16 @@ def take_first(sets: Iterable[tuple[str, Spans]]) -> Iterator[tuple[str, Spans]]
         taken = unite(taken, spans)
 
 
+def find_reaching(begin: np.ndarray, end: np.ndarray, first: int, last: int) -> slice:
+    """Return rows that include all ranges with a part in [first, last). The ranges are sorted by
+    begin; rows before these are left out only if the ranges are also sorted by end.
+    """
+    rows = slice(0, int(np.searchsorted(begin, last)))
+    if is_sorted(end[rows]):
+        return slice(int(np.searchsorted(end[rows], first, "right")), rows.stop)
+    return rows
+
+
 def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     """Return the indices that sort rows by thread, then time. If rows are already sorted by time
     and there are few threads, no times are compared.

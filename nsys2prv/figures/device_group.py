@@ -266,9 +266,9 @@ class DeviceGroup:
         """
         return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
-    def read_ordered_ranges(self, layout: str) -> tuple[np.ndarray, ...]:
+    def read_ordered_ranges(self, layout: str, thread: int | None = None) -> tuple[np.ndarray, ...]:
         """Return the NVTX ranges of a layout in this unit, as :func:`read_ordered_ranges` does."""
-        return read_ordered_ranges(self.reader, self.options, layout, self.number)
+        return read_ordered_ranges(self.reader, self.options, layout, self.number, thread)
 
     @cached_property
     def tasks(self) -> list[int]:
@@ -464,8 +464,12 @@ class DeviceGroup:
         """Return the covered times in which any of these threads is in an event of some layouts.
         only: if given, only events with these values of the field in NAMED_BY.
         """
-
         layouts = tuple(filter(self.has, layouts))
+        # Without threads that have no events, more questions have the same answer.
+        wanted = np.array([*{*threads}], np.int64)
+        edges = map(self._find_edges, layouts)
+        counts = sum((one[wanted + 1] - one[wanted] for one in edges), np.zeros_like(wanted))
+        threads = np.sort(wanted[counts > 0]).tolist()
 
         def find() -> Spans:
             if only is None:
@@ -511,11 +515,7 @@ class DeviceGroup:
         if not frame.height:
             return frame
         thread, wanted = frame["thread"].to_numpy(), list(set(threads))
-        # Of all threads of the job, which may be many more than those of the unit.
-        edges = self.remember(
-            ("edges", layout),
-            lambda: np.append(0, np.bincount(thread, minlength=len(self.task_of)).cumsum()),
-        )
+        edges = self._find_edges(layout)
         first, last = edges[:-1], edges[1:]
         if (last[wanted] - first[wanted]).sum() == frame.height:
             return frame
@@ -526,6 +526,18 @@ class DeviceGroup:
         rows = [order[first[one] : last[one]] for one in wanted]
         chosen = rows[0] if len(rows) == 1 else np.sort(np.concatenate([order[:0], *rows]))
         return (frame.select(columns) if columns else frame)[chosen]
+
+    def _find_edges(self, layout: str) -> np.ndarray:
+        """Return the first row of each thread of the job, and the end of the last, among the events
+        of a layout if these are sorted by thread.
+        """
+        threads = len(self.task_of)
+
+        def find() -> np.ndarray:
+            counts = np.bincount(self.read_named(layout)["thread"].to_numpy(), minlength=threads)
+            return np.append(0, counts.cumsum())
+
+        return self.remember(("edges", layout), find)
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
         """Return `compute()`, which is called only once for each key."""
@@ -542,14 +554,14 @@ class DeviceGroup:
             self.__dict__.pop("launches", None)
 
     def forget_ranges(self) -> None:
-        """Free the NVTX ranges of a large unit. They are read again on demand."""
-        if self.reader.has_one_large_unit:
+        """Free the NVTX ranges of a very large unit. They are read again on demand."""
+        if self.reader.must_save_memory:
             for layout in RANGES:
                 self._computed.pop(("ranges", layout), None)
 
     def forget_work(self) -> None:
-        """Free the device work of a large unit. It is read again on demand."""
-        if self.reader.has_one_large_unit:
+        """Free the device work of a very large unit. It is read again on demand."""
+        if self.reader.must_save_memory:
             self.__dict__.pop("work", None)
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
@@ -616,13 +628,24 @@ def _list_row_columns(reader: EventReader) -> tuple[np.ndarray, ...]:
 
 
 def read_ordered_ranges(
-    reader: EventReader, options: AnalysisOptions, layout: str, unit: int
+    reader: EventReader,
+    options: AnalysisOptions,
+    layout: str,
+    unit: int,
+    only: int | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Read the NVTX ranges of a layout in a unit, sorted by thread and start, longer ranges first.
-    Return four arrays: thread, start, end (ns), and group of the name (-1 for none).
+    Return four arrays: thread, start, end (ns), and group of the name (-1 for none). only: thread
+    of the ranges, None for all.
     """
-    frame = reader.read_begins(layout, ("range",), unit, dtype=np.int32)
-    thread = reader.rows.main_rows.astype(np.int32)[frame.drop_in_place("thread").to_numpy()]
+    main_rows = reader.rows.main_rows.astype(np.int32)
+
+    def is_own(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        return main_rows[columns["thread"]] == only
+
+    keep = None if only is None else is_own
+    frame = reader.read_begins(layout, ("range",), unit, keep, dtype=np.int32)
+    thread = main_rows[frame.drop_in_place("thread").to_numpy()]
     order = order_ranges(*to_arrays(frame, *SIDES), thread).astype(np.uint32)
     # One after the other: of millions of ranges both orders together would take most memory.
     ordered = [thread[order]]

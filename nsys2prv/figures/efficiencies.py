@@ -68,7 +68,8 @@ def collect(unit: DeviceGroup) -> Collected:
     regions = list(list_regions(unit))
     for device in unit.known_devices:
         yield from (("devices", one) for one in measure_device(unit, device, regions))
-        yield from (("instructions", row) for row in count_instructions(unit, device))
+        if unit.options.divided:
+            yield from (("instructions", row) for row in count_instructions(unit, device))
     for task in unit.tasks:
         yield from (("hosts", rows) for rows in measure_hosts(unit, task, regions))
 

@@ -42,6 +42,7 @@ PART = ["part", "key"]
 ISSUED = 4
 #: Metrics for instructions and the clock; the unit is in brackets after the name.
 CLOCK, ISSUE = re.compile(r"GPC Clock Frequency(?: \[(\w+)\])?"), re.compile(r"SM Issue\b.*")
+CLOCK_OR_ISSUE = re.compile(f"{CLOCK.pattern}|{ISSUE.pattern}")
 UNITS = {"MHz": 1e6, "GHz": 1e9}
 
 
@@ -109,7 +110,7 @@ def count_instructions(unit: DeviceGroup, device: int) -> Iterator[pl.DataFrame]
         return
     focus = unit.options.covered_steady
     computing = focus & unit.merge_device_work(device, *BUSY["compute"])
-    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+    for samples in unit.reader.read_samples("gpu_metric", unit.number, CLOCK_OR_ISSUE):
         clock = [CLOCK.fullmatch(name) for name in samples.metrics]
         issue = [bool(ISSUE.fullmatch(name)) for name in samples.metrics]
         if unit.device_of[samples.thread] != device or not any(clock) or not any(issue):

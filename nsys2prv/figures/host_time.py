@@ -22,6 +22,7 @@ from nsys2prv._util.intervals import (
     SIDES,
     Spans,
     find_parents,
+    find_reaching,
     merge_spans,
     take_first,
     take_off_inner,
@@ -357,7 +358,8 @@ def list_activities(
             for at, within in enumerate(filter(len, one) for one in in_times):
                 lasts = np.zeros(len(begin), np.int64)
                 for time in within:
-                    lasts += time.within(since, until)
+                    rows = find_reaching(begin, until, *time.find_hull())
+                    lasts[rows] += time.within(since[rows], until[rows])
                 add(at, *names, name, lasts, begin)
     for at, (time, of_time) in enumerate(zip(times, ranges, strict=True)):
         places = measure_places(unit, thread, time)
@@ -409,16 +411,21 @@ def _find_set_up(unit: DeviceGroup, task: int) -> int:
     return -2 if is_late and not first.filter(launches).height else begin
 
 
-def sum_ranges(unit: DeviceGroup, thread: int, *times: Spans) -> list[dict[str, np.ndarray]]:
+def sum_ranges(
+    unit: DeviceGroup, thread: int, *times: Spans, alone: bool = False
+) -> list[dict[str, np.ndarray]]:
     """Measure for each of several sets of times how long a thread is in each NVTX range and in no
     range nested in it (start/end ranges if it has no others).
 
     Each result has the columns `group` (of names, according to the options), `time` (ns), the
     number of ranges from the start of the time to its end (`count`), and the sum of their durations
-    (`lasts`, ns).
+    (`lasts`, ns). alone: of the unit's threads, only this one is asked about.
     """
     for layout in RANGES:
-        columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
+        if alone:
+            columns = unit.read_ordered_ranges(layout, thread)
+        else:
+            columns = unit.remember(("ranges", layout), partial(unit.read_ordered_ranges, layout))
         rows = slice(*np.searchsorted(columns[0], (thread, thread + 1)))
         row, begin, end, group = (column[rows] for column in columns)
         if len(row):

@@ -349,8 +349,9 @@ def conclude_metrics(frames: Frames, context: Context, result: Result) -> None:
 # ---- work of others ------------------------------------------------------------------------------
 
 
-#: Metrics (in %) that show whether a GPU works, the best first.
+#: Metrics (in %) that show whether a GPU works, the best first; and a pattern for all of them.
 ACTIVE = (re.compile(r"SMs? Active\b"), re.compile(r"GR Active\b"))
+ANY_ACTIVE = re.compile("|".join(one.pattern for one in ACTIVE))
 #: Time -> its name, for a whole job and for one with a steady state.
 OF_OTHERS = {
     "before": ("before its first work", "before its steady state"),
@@ -367,7 +368,7 @@ def measure_other_work(
     """
     if not unit.has("gpu_metric"):
         return
-    for samples in unit.reader.read_samples("gpu_metric", unit.number):
+    for samples in unit.reader.read_samples("gpu_metric", unit.number, ANY_ACTIVE):
         fits = (one for name in ACTIVE for one in samples.metrics if name.match(one))
         metric = next(fits, "")
         if unit.device_of[samples.thread] != device or not metric or len(samples.time) < 2:

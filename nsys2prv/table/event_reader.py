@@ -17,6 +17,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.budget import MANY_RECORDS
 from nsys2prv._util.columns import factorize_together, fill_nulls, is_sorted, take_rows
 from nsys2prv._util.intervals import find_outermost
 from nsys2prv._util.stored_columns import StoredFrame, load_object, read_frame, save_object
@@ -46,6 +47,8 @@ UNKNOWN = -1.0
 JOINED_ROWS, JOINED_UNITS = 20_000, 64
 #: Units with more rows keep little in memory if they are the only one.
 LARGE_ROWS = 500_000
+#: Pattern of the labels of all metrics.
+ANY = re.compile("")
 #: Layouts of NVTX ranges.
 RANGES = ("nvtx_pushpop", "nvtx_startend")
 #: Stream -> the columns with the place and times of work.
@@ -240,6 +243,11 @@ class EventReader(Struct, dict=True, weakref=True):
         memory.
         """
         return len(self.rows.unit_numbers) == 1 and self.records > LARGE_ROWS
+
+    @property
+    def must_save_memory(self) -> bool:
+        """True if the job is one unit with so many events that memory is more important than time."""
+        return self.has_one_large_unit and self.records > MANY_RECORDS
 
     @cached_property
     def records(self) -> int:
@@ -512,15 +520,20 @@ class EventReader(Struct, dict=True, weakref=True):
             connected |= set(zip(*(column.tolist() for column in pairs), strict=True))
         return connected
 
-    def read_samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
-        """Yield the samples of a layout, device by device. unit: number of the unit, None for all."""
+    def read_samples(
+        self, layout: str, unit: int | None = None, names: re.Pattern[str] = ANY
+    ) -> Iterator[Samples]:
+        """Yield the samples of a layout, device by device. unit: number of the unit, None for all.
+        names: pattern that the labels of the wanted metrics match.
+        """
         by_device: dict[int, list[Slice]] = {}
         for samples in self._read(COUNTER, layout, unit):
             by_device.setdefault(self._find_thread(samples.run), []).append(samples)
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
-            metrics = [*dict.fromkeys(one for piece in pieces for one in piece.run.shape.metrics)]
+            known = dict.fromkeys(one for piece in pieces for one in piece.run.shape.metrics)
+            metrics = [one for one in known if names.match(one.name)]
             frames = (_read_numbers(one, metrics) for one in pieces)
             numbers = pl.concat(frames, how="diagonal")
             numbers = numbers.sort("time", maintain_order=True)
@@ -528,8 +541,8 @@ class EventReader(Struct, dict=True, weakref=True):
                 # Of two values with the same time, the larger is kept.
                 numbers = numbers.group_by("time", maintain_order=True).max()
             time = numbers.drop_in_place("time").to_numpy()
-            names = tuple(metric.name for metric in metrics)
-            yield Samples(thread, layout, names, time, numbers.to_numpy())
+            labels = tuple(metric.name for metric in metrics)
+            yield Samples(thread, layout, labels, time, numbers.to_numpy())
 
     def _join_pieces(
         self,
@@ -647,13 +660,15 @@ def make_frame(columns: dict[str, np.ndarray]) -> pl.DataFrame:
 
 
 def _read_numbers(samples: Slice, metrics: Sequence[Metric]) -> pl.DataFrame:
-    """Return times and numbers of samples as in :class:`Samples`; columns are named by the index of
-    the metric.
+    """Return times and numbers of samples of these metrics as in :class:`Samples`; columns are named
+    by the index of the metric.
     """
-    names = {str(metrics.index(one)): one.precision for one in samples.run.shape.metrics}
-    frame = samples.make_frame([*names])
+    places = {one: str(place) for place, one in enumerate(metrics)}
+    shape = samples.run.shape
+    frame = samples.make_frame([places.get(one, "") for one in shape.metrics])
     columns = {"time": frame["time"].to_numpy()}
-    for name, precision in names.items():
+    for one in filter(places.__contains__, shape.metrics):
+        name, precision = places[one], one.precision
         # Not by polars, which rounds a single number otherwise than several.
         numbers = frame[name].cast(pl.Float64).to_numpy() / 10.0**precision
         columns[name] = np.full(len(numbers), UNKNOWN) if samples.run.filler else numbers

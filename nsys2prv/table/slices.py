@@ -198,10 +198,12 @@ class Slice:
 
     def make_frame(self, metrics: Sequence[str]) -> pl.DataFrame:
         """Return samples as a frame: time, row, and a column per metric, with nulls. metrics: names
-        of these columns.
+        of these columns, "" for metrics without one.
         """
         columns = [pl.Series("time", self.times), pl.Series("row", self.column("row"), pl.Int64)]
         for place, name in enumerate(metrics):
+            if not name:
+                continue
             numbers = pl.Series(name, self._values[str(place)].astype(np.int64))
             if (valid := self._valid.get(str(place))) is not None:
                 numbers = numbers.zip_with(pl.Series(valid), pl.Series([None], dtype=pl.Int64))

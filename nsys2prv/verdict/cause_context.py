@@ -469,8 +469,7 @@ class CauseContext(JobFacts, frozen=True, dict=True):
     def _find_activities(self, unit: DeviceGroup, row: int, spans: Spans) -> Pauses:
         """Return the activities of a thread in a set of times."""
         # Ranges first: while all calls are in memory these would need more.
-        ranges = sum_ranges(unit, row, spans)
-        unit.forget_ranges()
+        ranges = sum_ranges(unit, row, spans, alone=True)
         when = [*find_host_parts(unit, row, spans)]
         parts = sum_host_parts(when)
         # A host that goes on afterwards has neither ended nor not begun.

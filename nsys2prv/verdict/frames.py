@@ -99,27 +99,30 @@ def _collect_hosts(unit: DeviceGroup, task: int, window: Spans) -> Collected:
     devices = [one for one in unit.devices if task in unit.list_device_tasks(one)]
     drivers = [one for device in devices for one in find_driving_threads(unit, device)]
     main = host_time.choose_thread(unit, task)
-    threads = [main, *(one for one in drivers if unit.task_of[one] == task)]
+    others = dict.fromkeys(one for one in drivers if unit.task_of[one] == task and one != main)
     busy = unite(*(unit.find_active_spans(one) for one in devices))
     of_host = unit.covered
     if span := find_mpi_span(unit, main):
         of_host = window if unit.options.steady else unit.covered.clip(*span)
         yield "mpi", _make_columns([span], *SIDES)
     yield "mpi_samples", _label(count_mpi_samples(unit, main, window), task)
-    outside = {thread: host_time.find_outside_calls(unit, thread, window) for thread in threads}
-    found = host_time.find_host_parts(unit, main, outside[main] - busy)
+    outside = host_time.find_outside_calls(unit, main, window)
+    found = host_time.find_host_parts(unit, main, outside - busy)
     parts_of_host = host_time.sum_host_parts(found)
     yield "hosts", _label(_make_columns([(*parts_of_host.values(),)], *parts_of_host), task)
-    yield from collect_cpu_time(unit, task, threads, window)
+    yield from collect_cpu_time(unit, task, [main, *others], window)
     asked = {"all": of_host}
     if unit.find_span_of_work(main):
         asked = _find_times(unit, main, window)
     moments = {when: time.find_longest() for when, time in asked.items()}
     asked = {when: time - busy for when, time in asked.items()}
-    *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside[main])
-    if len(outside) == 1:
+    *of_asked, of_main = host_time.sum_ranges(unit, main, *asked.values(), outside)
+    if not others:
         unit.forget_ranges()
     yield "ranges", _label(of_main, task)
+    yield "places", _label(measure_places(unit, main, outside - busy), task)
+    # Of many calls these times need much memory.
+    del outside
     parts = [[*host_time.find_host_parts(unit, main, one, others=True)] for one in asked.values()]
     uses = [
         (*moments[when], time.length, *host_time.sum_host_parts(found).values())
@@ -130,10 +133,10 @@ def _collect_hosts(unit: DeviceGroup, task: int, window: Spans) -> Collected:
     activities = host_time.list_activities(unit, main, *given, others=True)
     when = map([*asked].__getitem__, activities.pop("at"))
     yield "activities", _label(activities, task, when)
-    for thread, time in outside.items():
+    for thread in others:
+        time = host_time.find_outside_calls(unit, thread, window)
         yield "places", _label(measure_places(unit, thread, time - busy), task)
-        if thread != main:
-            yield "ranges", _label(host_time.sum_ranges(unit, thread, time)[0], task)
+        yield "ranges", _label(host_time.sum_ranges(unit, thread, time)[0], task)
 
 
 def _make_columns(rows: Sequence[tuple[int, ...]], *names: str) -> Columns:

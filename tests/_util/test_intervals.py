@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsys2prv._util import intervals as intervals_module
-from nsys2prv._util.intervals import Spans, merge_spans, unite
+from nsys2prv._util.intervals import Spans, find_reaching, merge_spans, unite
 
 LATEST = 60
 intervals = st.lists(
@@ -63,6 +63,19 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[
     assert draw_spans(pairs).contains(every).tolist() == [
         time in list_times(pairs) for time in every.tolist()
     ]
+
+
+@relaxed
+@given(intervals, intervals)
+def test_only_ranges_outside_a_time_are_left_out(
+    pairs: list[tuple[int, int]], ranges: list[tuple[int, int]]
+) -> None:
+    begin, end = split_columns(sorted(ranges))
+    spans = draw_spans(pairs)
+    rows = find_reaching(begin, end, *spans.find_hull())
+    lasts = np.zeros(len(begin), np.int64)
+    lasts[rows] = spans.within(begin[rows], end[rows])
+    assert lasts.tolist() == [len(list_times(pairs) & set(range(*item))) for item in sorted(ranges)]
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
