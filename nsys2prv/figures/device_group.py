@@ -234,13 +234,20 @@ DEFAULTS = AnalysisOptions()
 
 class DeviceGroup:
     """The events of one unit: threads and devices that an analysis reads at a time. folder: for
-    results that are too large to return.
+    results that are too large to return. caller: the only thread whose CUDA API calls are read,
+    None for all.
     """
 
     def __init__(
-        self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
+        self,
+        reader: EventReader,
+        number: int,
+        options: AnalysisOptions,
+        folder: Path,
+        caller: int | None = None,
     ) -> None:
         self.reader, self.number, self.options, self.folder = reader, number, options, folder
+        self.caller = caller
         self.duration = reader.duration
         self.covered = options.covered
         columns = reader.remember("columns of rows", partial(_list_row_columns, reader))
@@ -503,7 +510,13 @@ class DeviceGroup:
         """
         fields = [NAMED_BY[layout]] if layout in NAMED_BY else []
         fields += ["error"] * (layout == "cuda_api")
-        return self.remember(layout, lambda: self.read_begins(layout, fields, np.int32))
+
+        def is_own(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+            return columns["thread"] == self.caller
+
+        keep = is_own if layout == "cuda_api" and self.caller is not None else None
+        read = partial(self.reader.read_begins, layout, fields, self.number, keep, np.int32)
+        return self.remember(layout, read)
 
     def select_events(
         self, layout: str, threads: Sequence[int], columns: Sequence[str] = ()

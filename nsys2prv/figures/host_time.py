@@ -169,10 +169,8 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
     def find() -> int | None:
         rows = unit.list_rows(task)
         layouts = (*CALLS, *SAMPLES, "nvtx_pushpop", "profiler_overhead")
-        ends = {
-            one: unit.select_events(one, rows)["end"].max() for one in filter(unit.has, layouts)
-        }
-        last = max((end for end in ends.values() if end is not None), default=0)
+        ends = (_find_last_ends(unit, layout)[rows] for layout in filter(unit.has, layouts))
+        last = max([0, *(int(own.max()) for own in ends)])
         if unit.has(*SAMPLES, *OS):
             return last
         writes = pl.col("what").is_in(list(unit.options.writing_out))
@@ -184,6 +182,12 @@ def _find_exit(unit: DeviceGroup, task: int, lives: Spans) -> Spans:
 
     last = unit.remember(("last event", task), find)
     return EMPTY if last is None else lives - unit.covered.clip(0, last)
+
+
+def _find_last_ends(unit: DeviceGroup, layout: str) -> np.ndarray:
+    """Return the end of the last event of a layout on each thread of the job (ns), or -1."""
+    find = partial(unit.reader.find_last_ends, layout, unit.number)
+    return unit.remember(("last ends", layout), find)
 
 
 def _find_computing(unit: DeviceGroup, thread: int) -> Spans:

@@ -507,10 +507,10 @@ class CauseContext(JobFacts, frozen=True, dict=True):
         return str(find_place(places, max(spans.length, 1), self.context) or "")
 
     def _open_unit(self, row: int) -> DeviceGroup:
-        """Return the unit of a row."""
+        """Return the unit of a row, with the CUDA API calls of this row alone."""
         unit = int(self.context.reader.rows.units[row])
         folder = Path(str(self.options.groups)).parent
-        return DeviceGroup(self.context.reader, unit, self.options, folder)
+        return DeviceGroup(self.context.reader, unit, self.options, folder, row)
 
     def _find_longest(self, edges: np.ndarray) -> tuple[DeviceGroup, int, Spans] | None:
         """Return the host thread with the most time in these edges, with its unit and these times."""

@@ -11,7 +11,7 @@ import nsys2prv
 from nsys2prv._util import intervals
 from nsys2prv.analyses import make_device_group
 from nsys2prv.figures import host_time
-from nsys2prv.figures.device_group import AnalysisOptions
+from nsys2prv.figures.device_group import AnalysisOptions, DeviceGroup
 from nsys2prv.open_job import OpenJob
 from nsys2prv.show.finished_job import FinishedJob
 
@@ -45,6 +45,18 @@ def test_ordered_ranges_of_a_thread() -> None:
             own = unit.read_ordered_ranges("nvtx_pushpop", thread)
             for whole, alone in zip(every, own, strict=True):
                 assert alone.tolist() == whole[every[0] == thread].tolist()
+
+
+def test_calls_of_a_thread() -> None:
+    with open_training() as job:
+        options = AnalysisOptions(groups=job.group_table)
+        given = job.reader, job.units[0], options, Path()
+        every = DeviceGroup(*given).api
+        threads = every["thread"].unique().to_list()
+        assert len(threads) > 1
+        for thread in threads:
+            alone = DeviceGroup(*given, caller=thread).api
+            assert alone.equals(every.filter(thread=thread))
 
 
 def test_samples_of_some_metrics() -> None:
