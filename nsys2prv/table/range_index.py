@@ -33,7 +33,7 @@ class RangeIndex(Packed, frozen=True):
     that end in it.
     """
 
-    #: Bits of the fields that all records have, and of the fields that some have.
+    #: Bits of the fields that are written of all ranges, and of the fields that are written of some.
     always: int
     some: int
     #: For each block: first and last end that is neither OPEN nor late (local ns; 2, blocks).
@@ -59,6 +59,14 @@ def skips_zero(layout: Layout, bit: int, field: Field) -> bool:
     return bool(bit) and follows and field.values is None and not field.optional
 
 
+def mask_fitting(field: Field, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return in which ranges another field has a value with which the field is written
+    (:attr:`Field.only_with`).
+    """
+    other, values = field.only_with or ("", ())
+    return np.isin(columns[other], values)
+
+
 def write_ranges(
     file: BinaryIO,
     layout: Layout,
@@ -74,6 +82,8 @@ def write_ranges(
     (OPEN: with the trace), and these objects, shape (2, objects); None if unknown.
     """
     stored, always, some = {}, 0, 0
+    kept = [field for bit, field in enumerate(layout.fields) if mask >> bit & 1]
+    deciding = {field.only_with[0] for field in kept if field.only_with}
     for name in TIME_COLUMNS:
         if name in columns:
             stored[name] = write_column(file, columns[name])
@@ -83,7 +93,9 @@ def write_ranges(
     if CALLERS in columns:
         always |= mask & layout.callers_mask
     for bit, field in enumerate(layout.fields):
-        if not mask >> bit & 1 or field.level or field.name not in columns:
+        if not mask >> bit & 1 and field.name not in deciding:
+            continue
+        if field.level or field.name not in columns:
             continue
         column = columns[field.name]
         least, greatest = find_bounds(column)
@@ -99,6 +111,9 @@ def write_ranges(
             values = values.astype(np.uint32)
         stored[field.name] = write_column(file, values, valid)
         least_written = 1 if skips_zero(layout, bit, field) else 0 if field.optional else least
+        if field.only_with:
+            fits = mask_fitting(field, columns)
+            least, greatest, least_written = int(fits.min()), int(fits.max()), 1
         always |= (least >= least_written) << bit
         some |= (least < least_written <= greatest) << bit
     if closings is None:

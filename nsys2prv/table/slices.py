@@ -17,7 +17,7 @@ from nsys2prv._util.native import core
 from nsys2prv._util.stored_columns import load_object
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import CALLERS, Layout, load_catalogue
-from nsys2prv.table.range_index import find_blocks_of_ends, skips_zero
+from nsys2prv.table.range_index import find_blocks_of_ends, mask_fitting, skips_zero
 from nsys2prv.table.runs import (
     DOMAINS,
     OBJECTS,
@@ -296,7 +296,9 @@ class RangeSlice(Slice):
         codes = np.zeros(len(places), np.int64)
         for bit, field in enumerate(self.layout.fields):
             if index.some >> bit & 1:
-                if skips_zero(self.layout, bit, field):
+                if field.only_with:
+                    has = mask_fitting(field, self._values)[rows]
+                elif skips_zero(self.layout, bit, field):
                     has = self._values[field.name][rows] > 0
                 else:
                     has = self._valid[field.name][rows]

@@ -296,7 +296,7 @@ def test_kernels_have_one_launch_configuration(tmp_path: Path) -> None:
     reports = [make_export(tmp_path / "r.sqlite", {KERNEL: rows})]
     usual, _ = convert_and_read(reports, prv, cut=CutOptions())
     (kernel,) = usual.list_intervals(63000006)
-    assert set(kernel.others) == {63000060, 63000061}
+    assert set(kernel.others) == {63000060}
     lacking = {fit.path: fit.lacking for fit in find_views_for_trace(prv)}
     assert "--lines launches" in lacking["extra/basics/cuda_kernel_launch.cfg"]
     trace, summary = convert_and_read(reports, prv, cut=WITH_LAUNCHES)

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, find_time_zero
+from tools.conversions import EVERY_ATTRIBUTE, convert_and_read, find_time_zero
 from tools.corpus import EXPORTS
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
@@ -36,9 +36,10 @@ def find_exports_with_events() -> list[Path]:
     "report", find_exports_with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
-    trace, _ = convert_and_read(
-        [report], tmp_path / "o.prv", kinds=("cuda_events", "cuda_api_trace")
-    )
+    kinds = ("cuda_events", "cuda_api_trace")
+    short, _ = convert_and_read([report], tmp_path / "short.prv", kinds=kinds)
+    assert not any(item.others.keys() - {EVENT} for item in short.list_intervals(CALL))
+    trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=kinds, cut=EVERY_ATTRIBUTE)
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     rows = connection.execute(RECORDED).fetchall()
     origin = find_time_zero(tmp_path / "o.prv", report)

@@ -18,6 +18,7 @@ from tools.trace_reader import Trace, read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli import main
+from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.name_rules import (
     Classifier,
@@ -250,21 +251,23 @@ def test_a_file_of_rules_that_cannot_be_read_is_one_line(tmp_path: Path) -> None
 
 
 def sum_by_class(trace: Trace) -> Counter[tuple[str, str, str]]:
-    """Return the time of kernels by class, tensor cores and shape."""
+    """Return the time of kernels by class, tensor cores and shape, "" for what is not written."""
     total: Counter[tuple[str, str, str]] = Counter()
     for code in KERNEL_TYPES:
         # A graph traced as a whole is a kernel without a class.
         for interval in (one for one in trace.list_intervals(code) if CLASS in one.others):
-            shape = (
-                trace.get_label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
+            kind, tensor, shape = (
+                trace.get_label(one, interval.others[one]) if one in interval.others else ""
+                for one in (CLASS, TENSOR, SHAPE)
             )
-            key = (
-                trace.get_label(CLASS, interval.others[CLASS]),
-                trace.get_label(TENSOR, interval.others[TENSOR]),
-                shape,
-            )
-            total[key] += interval.end - interval.begin
+            total[kind, tensor, shape] += interval.end - interval.begin
     return total
+
+
+def leave_out_tensor_cores(kernel: tuple[str, str, str]) -> tuple[str, str, str]:
+    """Return class, tensor cores and shape as a trace has them: tensor cores only of products."""
+    kind, tensor, shape = kernel
+    return kind, tensor if kind in (GEMM, ATTENTION, CONVOLUTION) else "", shape
 
 
 def sum_by_class_in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
@@ -277,7 +280,7 @@ def sum_by_class_in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
             " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"
         )
         for name, duration in connection.execute(query):
-            total[classify(name)] += duration
+            total[leave_out_tensor_cores(classify(name))] += duration
         connection.close()
     return total
 
@@ -329,8 +332,26 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
         assert not trace.violations, str(trace.violations)
         expected = Counter()
         for number, name in enumerate(names, 1):
-            expected[jacobi if name.startswith("jacobi") else NAMED[name]] += number
+            kernel = jacobi if name.startswith("jacobi") else NAMED[name]
+            expected[leave_out_tensor_cores(kernel)] += number
         assert sum_by_class(trace) == expected
+
+
+def test_only_products_have_a_use_of_tensor_cores(tmp_path: Path) -> None:
+    """Check that this does not depend on whether their class is written."""
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    cut = CutOptions(fields={"kernels": ("tensor_cores",)})
+    convert(reports, tmp_path / "out.prv", Options(align="utc", cut=cut))
+    trace = read_trace(tmp_path / "out.prv")
+    kernels = [one for code in KERNEL_TYPES for one in trace.list_intervals(code)]
+    assert not any(CLASS in one.others for one in kernels)
+    times: Counter[str] = Counter()
+    for kernel in (one for one in kernels if TENSOR in one.others):
+        times[trace.get_label(TENSOR, kernel.others[TENSOR])] += kernel.end - kernel.begin
+    expected: Counter[str] = Counter()
+    for (_, tensor, _), time in sum_by_class_in_sql(reports).items():
+        expected[tensor] += time
+    assert times == Counter({name: time for name, time in expected.items() if name})
 
 
 # ---- the corpus -----------------------------------------------------------------------------------------------------------------------

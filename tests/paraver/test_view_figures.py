@@ -13,6 +13,7 @@ from tools.trace import Interval
 from tools.view_answers import (
     Answers,
     Work,
+    answer_views,
     group_by_task,
     merge_stretches,
     read_work,
@@ -164,9 +165,20 @@ def test_products_on_tensor_cores(answers: Answers) -> None:
     for row, (_, work) in zip(shares, sorted(expected.items()), strict=True):
         every = _sum_busy(work)
         certain = _sum_busy(one for one in work if one.name != "Yes")
-        assert row["Yes"] == pytest.approx(100 * (every - certain) / every, rel=1e-6)
+        assert row["With tensor cores"] == pytest.approx(100 * (every - certain) / every, rel=1e-6)
         unknown = _sum_busy(one for one in work if one.name == "Unknown")
-        assert row.get("Unknown", 0) == pytest.approx(100 * unknown / every, rel=1e-6)
+        found = row.get("Use of tensor cores unknown", 0)
+        assert found == pytest.approx(100 * unknown / every, rel=1e-6)
+
+
+def test_answers_about_products_have_names_without_products() -> None:
+    """Check a job of graphs, and kernels that are no products: no record says whether it uses tensor
+    cores, and Paraver takes names from other types.
+    """
+    answers = answer_views("shared_gpus")
+    assert TENSOR not in answers.present
+    rows = answers.read_labelled_rows("analysis/tensor_cores_2dh.cfg")
+    assert {name for row in rows for name in row} == {"Use of tensor cores unknown"}
 
 
 #: Digits of a gap's length in ns -> how a view calls it, and what is added to them for it.
@@ -227,13 +239,10 @@ def test_kernels_by_class(answers: Answers) -> None:
 
 def test_gemms_without_tensor_cores(answers: Answers) -> None:
     labels, expected = answers.load_trace().labels.values, Counter()
-    # A graph traced as a whole is a kernel without a class.
-    classed = [one for one in answers.load_trace().events[KERNEL] if CLASS in one.others]
-    for kernel in classed:
-        if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == (
-            "GEMM",
-            "No",
-        ):
+    for kernel in answers.load_trace().events[KERNEL]:
+        # A graph traced as a whole is a kernel without a class.
+        is_product = labels[CLASS].get(kernel.others.get(CLASS)) == "GEMM"
+        if is_product and labels[TENSOR][kernel.others[TENSOR]] == "No":
             expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
     assert (
         _drop_zeros(answers.sum_columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected

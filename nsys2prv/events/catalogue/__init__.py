@@ -131,6 +131,9 @@ class Field(Struct, frozen=True):
     of_launch: bool = False
     #: True if it summarizes all details; written if the details are not.
     sums_up: bool = False
+    #: Another field and values of it: written only in rows where it has one of them; None for all
+    #: rows.
+    only_with: tuple[str, tuple[int, ...]] | None = None
     #: Level of the caller in the row's call stack; 0 if it is not a caller. All levels of a stack
     #: are stored together, as its number (`CALLERS`).
     level: int = 0
@@ -395,7 +398,12 @@ def load_catalogue() -> Catalogue:
             code = DomainCode(**{**code, "named": tuple(code.get("named", {}).items())})
         if named := spec.get("values"):
             values = value_sets[named["fixed"]] if "fixed" in named else name_sets[named["names"]]
-        return Field(**{"name": name, **spec, "code": code, "values": values})
+        only_with = next(
+            ((other, tuple(some)) for other, some in spec.get("only_with", {}).items()), None
+        )
+        return Field(
+            **{"name": name, **spec, "code": code, "values": values, "only_with": only_with}
+        )
 
     def make_layout(name: str, spec: dict[str, Any]) -> Layout:
         specs = data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
