@@ -4,11 +4,13 @@ and overlapped communication by device, operation and kernel class.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import COUNT, DURATION
-from nsys2prv._util.intervals import Spans, make_statistics, spill_durations, unite
+from nsys2prv._util.columns import COUNT, DURATION, sum_by, take_rows
+from nsys2prv._util.intervals import SIDES, Spans, make_statistics, spill_durations, unite
 from nsys2prv.events.catalogue import map_labels
 from nsys2prv.figures.device_group import (
     COMMUNICATING,
@@ -18,6 +20,7 @@ from nsys2prv.figures.device_group import (
     NCCL,
     OTHER_COMMUNICATION,
     Collected,
+    Columns,
     DeviceGroup,
     Frames,
     find_ordered_rows,
@@ -57,13 +60,12 @@ def collect(unit: DeviceGroup) -> Collected:
                 host[part] = host.get(part, 0) + _sum_sizes(size[gap], spans)
                 inside = spans.within(long_gaps.begin, long_gaps.end)
                 of_long[part] = of_long.get(part, 0) + inside
-        named = {"device": np.full(len(LENGTHS), device), "class": np.arange(len(LENGTHS))}
         count = np.bincount(size, minlength=len(LENGTHS))
-        sums = pl.DataFrame({**named, "count": count, "time_ns": _sum_sizes(size, idle), **host})
-        yield "gaps", sums.filter(pl.col("count") > 0)
-        gaps = pl.DataFrame({"begin": long_gaps.begin, "time_ns": length[long], **of_long})
-        gaps = gaps.with_columns(device=pl.lit(device, pl.Int64))
-        yield "long", gaps.top_k(MOST_LONG, by="time_ns")
+        sums = {"class": np.arange(len(LENGTHS)), "count": count, "time_ns": _sum_sizes(size, idle)}
+        yield "gaps", _place(device, take_rows({**sums, **host}, count > 0))
+        most = np.argsort(-length[long], kind="stable")[:MOST_LONG]
+        gaps = {"begin": long_gaps.begin, "time_ns": length[long], **of_long}
+        yield "long", _place(device, take_rows(gaps, most))
     if unit.has("cuda_api"):
         yield "calls", _spill(unit, unit.api, "call", "call-durations", unit.list_apart(unit.api))
         if unit.has("launch"):
@@ -81,6 +83,11 @@ def collect(unit: DeviceGroup) -> Collected:
 def _sum_sizes(size: np.ndarray, spans: Spans) -> np.ndarray:
     """Return the total length of spans by the class of their gaps (`size`)."""
     return np.bincount(size, spans.end - spans.begin, len(LENGTHS)).astype(np.int64)
+
+
+def _place(device: int, columns: Mapping[str, np.ndarray]) -> Columns:
+    """Return columns with their device."""
+    return {**columns, "device": np.full(len(columns["time_ns"]), device)}
 
 
 def _spill(
@@ -177,6 +184,8 @@ def collect_overlap(unit: DeviceGroup) -> Collected:
     """
     if unit.has(UCX):
         yield from _measure_ucx(unit)
+    begin, end, what, devices = to_arrays(unit.work, *SIDES, "what", "device")
+    lasts, beside = np.zeros((2, len(begin)), np.int64)
     for device in unit.known_devices:
         compute = unit.find_device_spans(device, COMPUTE, GRAPH)
         nccl = unit.find_device_spans(device, *COMMUNICATING)
@@ -188,17 +197,20 @@ def collect_overlap(unit: DeviceGroup) -> Collected:
             "nccl_ns": nccl.length,
             "nccl_overlapped_ns": (nccl & compute).length,
         }
-        yield "devices", pl.DataFrame([sums])
-        work = unit.work.filter(pl.col("device") == device)
-        begin, end, what = to_arrays(work, "begin", "end", "what")
-        is_communication = np.isin(what, (MEMORY, *COMMUNICATING))
-        beside = [spans.within(begin, end) for spans in (compute, communication)]
-        kinds = work.with_columns(
-            time_ns=pl.Series(unit.covered.within(begin, end)),
-            overlapped_ns=pl.Series(np.where(is_communication, *beside)),
-        ).filter(pl.col("time_ns") > 0)
-        by_kind = kinds.group_by("what", "operation", "name", "class", maintain_order=True)
-        yield "kernels", by_kind.agg(pl.col("time_ns", "overlapped_ns").sum(), count=pl.len())
+        yield "devices", {name: np.array([value]) for name, value in sums.items()}
+        rows = np.flatnonzero(devices == device)
+        is_communication = np.isin(what[rows], (MEMORY, *COMMUNICATING))
+        for own, others in ((is_communication, compute), (~is_communication, communication)):
+            sides = begin[rows[own]], end[rows[own]]
+            lasts[rows[own]] = unit.covered.within(*sides)
+            beside[rows[own]] = others.within(*sides)
+    rows = np.argsort(devices, kind="stable")
+    rows = rows[lasts[rows] > 0]
+    count = np.ones(len(rows), np.int64)
+    kinds = {
+        name: unit.work[name].to_numpy()[rows] for name in ("what", "operation", "name", "class")
+    }
+    yield "kernels", sum_by(kinds, time_ns=lasts[rows], overlapped_ns=beside[rows], count=count)
 
 
 def _measure_ucx(unit: DeviceGroup) -> Collected:

@@ -142,15 +142,16 @@ def collect(group: DeviceGroup) -> Collected:
         for part, spans in divide_lane(group, task, device):
             lengths[part] += covered.overlap(spans)
             name = COARSE.get(part, part)
-            if name in coarse:
-                times["bins"][name] += spans.within(bins[:-1], bins[1:])
-                times["iterations"][name] += spans.within(edges[:-1], edges[1:])
+            if name in coarse and len(spans):
+                times["bins"][name] += np.diff(spans.until(bins))
+                times["iterations"][name] += np.diff(spans.until(edges))
         for part, spans in () if is_host else find_task_parts(group, task, group.covered):
-            times["bins"][part] += spans.within(bins[:-1], bins[1:])
-        yield "lanes", pl.DataFrame([lengths]).cast(pl.Int64).with_columns(**lane)
+            times["bins"][part] += np.diff(spans.until(bins))
+        times["lanes"] = {part: np.array([time]) for part, time in lengths.items()}
         for key, columns in times.items():
-            frame = pl.DataFrame(columns).with_row_index("number").with_columns(**lane)
-            yield key, frame.cast(pl.Int64)
+            number = np.arange(len(next(iter(columns.values()))))
+            place = {"task": np.full_like(number, task), "device": np.full_like(number, device)}
+            yield key, {**columns, "number": number, **place}
 
 
 def count_bins(group: DeviceGroup) -> int:

@@ -8,12 +8,14 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import to_builtins
 
+from nsys2prv._util.columns import find_edges
 from nsys2prv.figures.result import Result
 from nsys2prv.figures.time_division import BINS, HOST_PARTS
 from nsys2prv.show.finished_job import FinishedJob
@@ -56,9 +58,16 @@ class Pack:
         self._size += len(data)
         return self._size - len(data)
 
-    def add_columns(self, columns: Iterable[np.ndarray]) -> int:
-        """Append columns of numbers (negative numbers as 0) and return their position in the block."""
-        return self.add(b"".join(encode_varints(column) for column in columns))
+    def add_columns(self, columns: Iterable[np.ndarray], edges: Sequence[int]) -> list[int]:
+        """Append columns of numbers (negative numbers as 0), one group of rows after the other.
+        Return the position of each group in the block. edges: indices of the first rows of groups,
+        and the number of rows.
+        """
+        encoded = [encode_varints(column) for column in columns]
+        return [
+            self.add(b"".join(data[ends[first] : ends[last]] for data, ends in encoded))
+            for first, last in pairwise(edges)
+        ]
 
     def add_grid(self, values: np.ndarray) -> dict[str, object]:
         """Append an array of numbers (rows, columns), rounded to 1/65535 of the largest. Return its
@@ -76,8 +85,10 @@ class Pack:
         return base64.b64encode(zlib.compress(block, 9)).decode()
 
 
-def encode_varints(numbers: np.ndarray) -> bytes:
-    """Return numbers as LEB128: seven bits per byte, the lowest first; negative numbers as 0."""
+def encode_varints(numbers: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Return numbers as LEB128: seven bits per byte, the lowest first; negative numbers as 0.
+    Return also the begin of each number, and the end of the last one.
+    """
     values = np.maximum(np.asarray(numbers, np.int64), 0) & (1 << 7 * MOST_BYTES) - 1
     size = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
     groups = np.empty((len(values), size), np.uint8)
@@ -88,7 +99,7 @@ def encode_varints(numbers: np.ndarray) -> bytes:
         goes_on = values > 0
         groups[:, place] |= goes_on.view(np.uint8) << 7
         kept[:, place + 1 :] = goes_on[:, None]
-    return groups[kept].tobytes()
+    return groups[kept].tobytes(), np.append(0, kept.sum(axis=1).cumsum())
 
 
 def pack_data(job: FinishedJob, whole: bool = True) -> str:
@@ -187,13 +198,17 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
         numbered = frame.join(
             names, ["source", "name", "class"], "left", maintain_order="left"
         ).with_columns(name="number")
-        by_lane = numbered.partition_by("lane", as_dict=True, maintain_order=True)
-        for (lane,), events in by_lane.items():
-            columns = _to_differences(events)
-            columns += [events[name].to_numpy() for name in COLUMNS[kind]]
-            tracks.append((int(lane), kind, events.height, pack.add_columns(columns)))
-            if "stream" in events.columns and not has_streams:
-                has_streams = events["stream"].n_unique() > 1
+        edges = find_edges(numbered["lane"].to_numpy())
+        columns = _to_differences(numbered, edges[:-1])
+        columns += [numbered[name].to_numpy() for name in COLUMNS[kind]]
+        places = pack.add_columns(columns, edges)
+        lanes_of = numbered["lane"].to_numpy()[edges[:-1]]
+        counted = zip(lanes_of.tolist(), np.diff(edges).tolist(), places, strict=True)
+        tracks += [(lane, kind, count, place) for lane, count, place in counted]
+        if "stream" in numbered.columns and numbered.height:
+            stream = numbered["stream"].to_numpy()
+            several = stream != np.repeat(stream[edges[:-1]], np.diff(edges))
+            has_streams = has_streams or bool(several.any())
     messages = excerpts.events.messages
     ends = [messages[name].to_numpy() for name in COLUMNS["messages"]]
     return {
@@ -208,7 +223,7 @@ def _pack_events(pack: Pack, excerpts: Excerpts | None, lanes: int) -> dict[str,
         "threads": excerpts.events.threads,
         "messages": {
             "count": messages.height,
-            "at": pack.add_columns([*_to_differences(messages), *ends]),
+            "at": pack.add_columns([*_to_differences(messages), *ends], (0, messages.height))[0],
         },
         "moments": to_builtins(excerpts.moments),
         "total": excerpts.total,
@@ -228,9 +243,14 @@ def _pack_kernels(pack: Pack, excerpts: Excerpts, lanes: int) -> Iterator[dict[s
         yield {"name": label[:LONGEST], "time": int(own["time"].sum()), **pack.add_grid(means)}
 
 
-def _to_differences(events: pl.DataFrame) -> list[np.ndarray]:
+def _to_differences(events: pl.DataFrame, first: np.ndarray | slice = slice(0)) -> list[np.ndarray]:
+    """Return how long each event begins after the one before, and lasts. first: the first events of
+    groups, for which the begin stays.
+    """
     begin, end = events["begin"].to_numpy(), events["end"].to_numpy()
-    return [np.diff(begin, prepend=0), end - begin]
+    after = np.diff(begin, prepend=0)
+    after[first] = begin[first]
+    return [after, end - begin]
 
 
 def _pack_metrics(pack: Pack, job: FinishedJob) -> Iterator[dict[str, Any]]:

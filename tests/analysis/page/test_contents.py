@@ -274,10 +274,11 @@ def test_moments_have_the_times_of_their_reports() -> None:
 
 def test_numbers_are_packed() -> None:
     values = np.array([0, 1, 127, 128, 300, 2**31, 2**55 - 1, -5])
-    packed = encode_varints(values)
+    packed, begins = encode_varints(values)
     assert packed[:5] == bytes([0, 1, 127, 128, 1])
     assert packed[-1] == 0
-    assert encode_varints(values[:0]) == b""
+    assert begins.tolist() == [0, 1, 2, 3, 5, 7, 12, 20, 21]
+    assert encode_varints(values[:0])[0] == b""
 
 
 def test_what_cannot_be_printed() -> None:
