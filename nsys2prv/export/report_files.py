@@ -241,9 +241,12 @@ def is_export_folder(path: Path) -> bool:
     report.
     """
     try:
-        return path.is_dir() and any(
-            file.suffix in TABLE_ENDINGS and file.is_file() for file in path.iterdir()
-        )
+        if not path.is_dir():
+            return False
+        with os.scandir(path) as found:
+            return any(
+                os.path.splitext(file.name)[1] in TABLE_ENDINGS and file.is_file() for file in found
+            )
     except OSError:
         return False
 

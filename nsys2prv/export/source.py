@@ -309,12 +309,27 @@ def make_columns(rows: int, read: Mapping[str, pl.Series], wanted: Wanted) -> Co
             numbers[name] = fill_nulls(column.cast(pl.Float64), np.nan).to_numpy()
         else:
             numbers[name] = np.full(rows, np.nan)
-    no_texts = np.zeros(rows, np.int64), NO_TEXTS
-    words = {
-        name: DistinctTexts.number(read[name]) if name in read else no_texts
-        for name in wanted.texts
-    }
-    return Columns(rows, numbers, words, odd if odd.any() else None)
+    words = {name: DistinctTexts.number(read[name]) for name in wanted.texts if name in read}
+    columns = gather_columns(rows, numbers, words, wanted)
+    return columns if not odd.any() else replace(columns, odd=odd)
+
+
+def gather_columns(
+    rows: int,
+    numbers: Mapping[str, np.ndarray],
+    words: Mapping[str, tuple[np.ndarray, DistinctTexts]],
+    wanted: Wanted,
+) -> Columns:
+    """Return the wanted columns of `rows` rows, without values where they are missing. numbers: integers
+    and reals.
+    """
+    lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
+    return Columns(
+        rows,
+        {name: numbers.get(name, lacking) for name in wanted.integers}
+        | {name: numbers.get(name, np.full(rows, np.nan)) for name in wanted.reals},
+        {name: words.get(name, no_texts) for name in wanted.texts},
+    )
 
 
 #: Columns of tables of call stacks, which have a row for each frame.

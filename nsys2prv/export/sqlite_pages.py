@@ -42,7 +42,6 @@ from nsys2prv.export.outlines import (
 )
 from nsys2prv.export.source import (
     FRAME_COLUMNS,
-    NO_TEXTS,
     NULL,
     Columns,
     DistinctTexts,
@@ -50,6 +49,7 @@ from nsys2prv.export.source import (
     SomeRows,
     StackRows,
     Wanted,
+    gather_columns,
 )
 
 #: Kinds of columns, as in native/records.h.
@@ -466,13 +466,7 @@ class SqliteTable(SourceTable):
                 words[name] = values[:rows], DistinctTexts(read=of_texts)
             else:
                 numbers[name] = values[:rows]
-        lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
-        columns = Columns(
-            rows,
-            {name: numbers.get(name, lacking) for name in wanted.integers}
-            | {name: numbers.get(name, np.full(rows, np.nan)) for name in wanted.reals},
-            {name: words.get(name, no_texts) for name in wanted.texts},
-        )
+        columns = gather_columns(rows, numbers, words, wanted)
         seen = [
             (numbers[name], {name: write_integer}) for name in looked_at.values if name in fields
         ]

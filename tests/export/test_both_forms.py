@@ -4,14 +4,15 @@ Parquet.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tools.exports import make_export, make_strings
-from tools.folders import convert_export_folder
+from tools.folders import convert_export_folder, write_as_nsys, write_by_polars
 
-from nsys2prv.export import database, parquet, sqlite
+from nsys2prv.export import database, parquet, parquet_table, sqlite
 from nsys2prv.export.database import Database
 from nsys2prv.export.source import NULL, Part, SomeRows, Wanted
 from nsys2prv.export.sqlite import open_database
@@ -51,13 +52,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_export(tmp_path_factory.mktemp("forms") / "r.sqlite", tables, types)
 
 
-@pytest.fixture
+#: Writers of Parquet files whose encodings differ.
+WRITERS = {
+    "nsys": partial(write_as_nsys, rows=128),
+    "plain": partial(write_as_nsys, rows=300, use_dictionary=False),
+    "polars": write_by_polars,
+}
+
+
+@pytest.fixture(params=WRITERS)
 def forms(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[list[Database]]:
     """Both forms, and SQLite without the reader of pages."""
-    folder = convert_export_folder(report, tmp_path / "r.parquetdir")
-    for module in (database, parquet, sqlite):
+    folder = convert_export_folder(report, tmp_path / "r.parquetdir", WRITERS[request.param])
+    for module in (database, parquet, parquet_table, sqlite):
         monkeypatch.setattr(module, "TABLE_ROWS", 300)
     with ExitStack() as stack:
         opened = [stack.enter_context(open_database(path)) for path in (report, folder)]

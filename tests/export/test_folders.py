@@ -12,7 +12,7 @@ from tools.commands import measure_command, read_error
 from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.exports import make_global_tid
-from tools.folders import convert_export_folder
+from tools.folders import convert_export_folder, write_by_polars
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -31,12 +31,11 @@ def test_same_bytes_as_sqlite(name: str, tmp_path: Path) -> None:
     folders = [
         convert_export_folder(report, tmp_path / "in" / f"{report.stem}.dir") for report in reports
     ]
+    compressed = convert_export_folder(reports[0], tmp_path / "compressed", write_by_polars)
     expected = convert_to_bytes(reports, tmp_path / "expected", callstack=3)
     assert len(expected) >= 3
     assert convert_to_bytes(folders, tmp_path / "folders", callstack=3) == expected
-    assert (
-        convert_to_bytes([*folders[:1], *reports[1:]], tmp_path / "mixed", callstack=3) == expected
-    )
+    assert convert_to_bytes([compressed, *reports[1:]], tmp_path / "mixed", callstack=3) == expected
 
 
 @pytest.mark.skipif(not EXPORTS, reason=NO_CORPUS)

@@ -142,7 +142,16 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
  * read_lines(trace, text): read whole lines of a .prv behind its header.
  *
  * close_trace(trace): return broken rules as (name, first line, count, text), the entries and the types of trace.c as bytes, and numbers of
- * lines, states, events, communications and pairs, the first and the last time, the end, and the number of lines of communicators. */
+ * lines, states, events, communications and pairs, the first and the last time, the end, and the number of lines of communicators.
+ *
+ * read_parquet_footer(footer, begin): return the elements of a Parquet file's schema (name, type, repetition, children, converted type, whether it has a
+ * logical type), its rows, and as bytes of int64 the rows of each group, and the first byte, bytes and codec of each column in each group (chunks). begin: where the footer begins in the file.
+ *
+ * measure_parquet_pages(descriptor, chunks): return how many bytes the pages of chunks of a file have when they are unpacked.
+ *
+ * decode_parquet(descriptor, chunks, group_rows, columns, column, type, is_optional, first, rows, values, present, texts): put a column of rows
+ * from `first` on (from 0; or of some, int64, ascending) into `values`: int64, doubles, or numbers of texts. chunks: of so many columns; present:
+ * gets whether each is no NULL, or None; texts: a Texts for texts, else None. Raises StandAside if a chunk is compressed or encoded in another way. */
 #define FUNCTIONS(F) \
     F(order_lines) \
     F(write_lines) \
@@ -178,7 +187,10 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
     F(summarize_keys) \
     F(open_trace) \
     F(read_lines) \
-    F(close_trace)
+    F(close_trace) \
+    F(read_parquet_footer) \
+    F(measure_parquet_pages) \
+    F(decode_parquet)
 
 #define DECLARE(name) PyObject *name(PyObject *self, PyObject *arguments);
 FUNCTIONS(DECLARE)

@@ -1,13 +1,13 @@
 /* Tables of an SQLite file for Python: TableFile, its Table, and the Texts of columns. */
 #include "module.h"
 
+#include "objects.h"
 #include "records.h"
 #include "stacks.h"
 
 static PyObject *StandAside, *Damaged;
 
-/* Raises what a status means. page: the one that it is about. */
-static PyObject *raise_status(Status status, uint32_t page) {
+PyObject *raise_status(Status status, uint32_t page) {
     if (status == NO_MEMORY)
         return PyErr_NoMemory();
     if (status == DAMAGED)
@@ -186,6 +186,8 @@ typedef struct {
 
 /* Made of the specs below and above. */
 static PyTypeObject *table_type, *texts_type;
+
+Texts *texts_of(PyObject *object) { return Py_TYPE(object) == texts_type ? &((TextsObject *)object)->texts : NULL; }
 
 static PyObject *new_file(PyTypeObject *type, PyObject *arguments, PyObject *names) {
     PyObject *path;
