@@ -339,16 +339,21 @@ def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
         raise Nsys2prvError(
             f"--scheduler {scheduler}: no Dask scheduler answers there ({error})"
         ) from None
-    with client:
-        # Dask repeats a lost worker's tasks elsewhere, and names tasks that lost several workers.
-        workers = max(1, sum(client.nthreads().values()))
-        executor = client.get_executor(pure=False)
-        client.run(use_one_thread)
-        try:
-            yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
-        finally:
-            # Results that nobody awaits any more are logged as lost, with pages of tracebacks.
-            logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
+    # Results that nobody awaits any more are logged as lost, with pages of tracebacks.
+    log = logging.getLogger("tornado.application")
+    level = log.level
+    try:
+        with client:
+            # Dask repeats a lost worker's tasks elsewhere, and names tasks that lost several workers.
+            workers = max(1, sum(client.nthreads().values()))
+            executor = client.get_executor(pure=False)
+            client.run(use_one_thread)
+            try:
+                yield Pool(executor, workers, lost=(KilledWorker,), is_remote=bool(scheduler))
+            finally:
+                log.setLevel(logging.CRITICAL)
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager

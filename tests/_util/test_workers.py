@@ -1,5 +1,6 @@
 """Test that all engines give the same bytes, and that a lost worker ends the run in one line."""
 
+import logging
 import os
 import shutil
 import signal
@@ -61,6 +62,8 @@ def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_running_dask_cluster(tmp_path: Path) -> None:
     from distributed import LocalCluster
 
+    log = logging.getLogger("tornado.application")
+    level = log.level
     alone = read_trace_bytes(tmp_path / "alone")
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         assert (
@@ -70,6 +73,7 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
             == alone
         )
     assert not list(tmp_path.glob("*/.*"))
+    assert log.level == level
 
 
 @pytest.mark.slow
