@@ -64,8 +64,12 @@ def align_reports(job: Read) -> Job:
     relations between reports. Return the job. Raise NothingToWrite if no events were read.
     """
     with job.progress.show_phase("clocks", 4) as advance:
-        captures = _find_captures(job)
-        job, silent, record = _align_by_clock_results(job, captures)
+        captures = find_captures_of_job(job)
+        compared = job.read_part and job.read_part.comparison
+        if compared:
+            silent, record = compared.silent_in_nccl, compared.clock_record
+        else:
+            job, silent, record = align_by_clock_results(job, captures)
         advance(1)
         mixed = _check_job(job, captures)
         warnings = [*job.warnings, *mixed, *warn_of_far_rows(job)]
@@ -75,7 +79,7 @@ def align_reports(job: Read) -> Job:
         advance(1)
         devices = _find_devices(job)
         further = job.read_part.objects if job.read_part else []
-        numbered = _number_rows(job, captures, silent, [*devices, *further])
+        numbered = number_rows(job, captures, silent, [*devices, *further])
         clocks = [placement.map for placement in job.placements]
         notes = samples.deduplicate_device_samples(numbered.results, numbered.model.rows, clocks)
         missing, claims = _check_ranks(numbered)
@@ -113,7 +117,7 @@ def align_reports(job: Read) -> Job:
     return _add_asked_for(_add_states(aligned))
 
 
-def _align_by_clock_results(
+def align_by_clock_results(
     job: Read, captures: Captures
 ) -> tuple[Read, dict[tuple[int, int], tuple[int, int]] | None, ClockRecord | None]:
     """Return the clock corrections from events that were read only for the clocks; None without
@@ -126,7 +130,7 @@ def _align_by_clock_results(
         return job, None, None
     folder, silent = job.folder / "for-clocks", None
     folder.mkdir()
-    observing = _number_rows(replace(job, results=job.clock_results, folder=folder), captures)
+    observing = number_rows(replace(job, results=job.clock_results, folder=folder), captures)
     if _list_facts_of_nccl(job.clock_results) == _list_facts_of_nccl(job.results):
         adopted = iter(_list_facts_of_nccl(observing.results))
         results = [
@@ -146,7 +150,7 @@ def _list_facts_of_nccl(results: Sequence[TaskResult]) -> list[dict[str, StoredF
     ]
 
 
-def _find_captures(job: Read) -> Captures:
+def find_captures_of_job(job: Read) -> Captures:
     """Find the reports that were recorded together."""
     events, recorded = {}, {}
     for report, (first, last) in job.spans.items():
@@ -211,7 +215,7 @@ def _correct_rows(job: Read, captures: Captures) -> list[str]:
     return warnings
 
 
-def _number_rows(
+def number_rows(
     job: Read,
     captures: Captures,
     silent: dict[tuple[int, int], tuple[int, int]] | None = None,

@@ -158,25 +158,22 @@ def gather_facts(
         of_report = report, clocks[report], hosts[report], threads, group, capture
         for name, frame in result.facts.items():
             files[name] += (FactFile(frame, *of_report),)
-    return RelationContext(files, job.model.tasks, folder, job.next_task, job.run, clock_error)
+    span = job.read_part.span if job.read_part else None
+    more = job.next_task, job.run, clock_error, span
+    return RelationContext(files, job.model.tasks, folder, *more)
 
 
 def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
     """Return the job with a map from the time of each report to trace time. record: corrections of
     host clocks, None for none.
     """
-    placements, warnings = _place_all(job), [*job.warnings]
+    placements, warnings = _correct(_place_all(job), job, record), [*job.warnings]
     if record is not None:
-        numbers, names = find_host_clocks(job)
+        names = find_host_clocks(job)[1]
         hosts = {name: record.hosts[name] for name in names if name in record.hosts}
         if unknown := [name for name in names if name not in hosts]:
             warnings.append(f"{list_some(unknown)}: not in the clock file, so placed by UTC")
         warnings += [f"clocks: {line}" for line in record.warnings]
-        host_clocks = [hosts.get(names[number]) for number in numbers]
-        placements = [
-            replace(placement, map=clock.correct(placement.map)) if clock else placement
-            for placement, clock in zip(placements, host_clocks, strict=True)
-        ]
         record = replace(record, hosts=hosts) if len(names) > 1 else None
     epoch = _find_epoch(placements, job.spans)
     clocks = [*(placement.map.delay(-epoch) for placement in placements), ClockMap()]
@@ -191,12 +188,25 @@ def place_reports_in_trace(job: Numbered, record: ClockRecord | None) -> Placed:
     )
 
 
-def find_placements(job: Read) -> tuple[list[Placement], int]:
-    """Place reports on UTC by their recorded clocks, without corrections. Return the placement of
-    each report, and the time (ns) that becomes time 0 of the trace.
+def find_placements(job: Read, record: ClockRecord | None) -> tuple[list[Placement], int]:
+    """Return the placement of each report on UTC, and the time (ns) that becomes time 0 of the
+    trace. record: corrections of host clocks, None for none.
     """
-    placements = _place_all(job)
+    placements = _correct(_place_all(job), job, record)
     return placements, _find_epoch(placements, job.spans)
+
+
+def _correct(
+    placements: Sequence[Placement], job: Opened, record: ClockRecord | None
+) -> list[Placement]:
+    """Return the placements with the corrections of their host clocks."""
+    hosts = record.hosts if record else {}
+    numbers, names = find_host_clocks(job)
+    clocks = [hosts.get(names[number]) for number in numbers]
+    return [
+        replace(placement, map=clock.correct(placement.map)) if clock else placement
+        for placement, clock in zip(placements, clocks, strict=True)
+    ]
 
 
 def _find_epoch(placements: Sequence[Placement], spans: Mapping[int, Span]) -> int:

@@ -21,6 +21,7 @@ from nsys2prv._util.text import PREPARING, Progress
 from nsys2prv._util.workers import Pool, is_worth_parallelizing
 from nsys2prv.clock.maps import place_reports
 from nsys2prv.conversion.align import align_reports
+from nsys2prv.conversion.cut_reading import read_part
 from nsys2prv.conversion.job import MOST_TOGETHER, Job, Opened, Read, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutOptions, Options, Plan, choose_reports
 from nsys2prv.conversion.read import list_wanted_parts, read_reports
@@ -144,7 +145,8 @@ def _open_and_read(
         part.mkdir()
         try:
             with ensure_unchanged([path for path in paths if not has_log(path)]):
-                job = read_reports(open_reports(paths, plan, part, pool, progress, found))
+                opened = open_reports(paths, plan, part, pool, progress, found)
+                job = read_part(opened) or read_reports(opened)
             return replace(job, unread=[*job.unread, *unread])
         except Unreadable as error:
             kept = [path for path in paths if path != error.report]

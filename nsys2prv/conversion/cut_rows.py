@@ -1,8 +1,9 @@
 """Choose the rows of a report that must be read for a time range: the rows in the range, the calls
 that launched its GPU work, the work that its calls launch, and the last samples before it. Rows of
-overlapping ranges also need the earlier ranges that decide on which additional row they are. If
-several ranks use NCCL, collectives are matched by their order, so all of their kernels and the
-calls that launched them are read.
+overlapping ranges also need the earlier ranges that decide on which additional row they are.
+
+Clocks are aligned, and collectives are matched, by the events of the whole job. For this,
+:func:`choose_members` chooses all NCCL kernels and the calls that launched them.
 
 Input: maps of the tables. Output: rows of each table.
 """
@@ -20,11 +21,9 @@ from nsys2prv._util.budget import PART_ROWS
 from nsys2prv._util.columns import OPEN, factorize_together
 from nsys2prv.conversion.table_maps import TableMap, choose_by_rowid
 from nsys2prv.events import all_kinds
-from nsys2prv.events.cuda import KERNEL_NAMES, KERNEL_TABLE
 from nsys2prv.events.extraction import STREAM_COLUMNS
 from nsys2prv.events.kind import LAUNCHES, EventKind
 from nsys2prv.events.metrics import SAMPLED
-from nsys2prv.events.nccl import is_nccl_kernel
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.outlines import (
@@ -36,16 +35,18 @@ from nsys2prv.export.outlines import (
     SERIES,
     TIMES,
 )
-from nsys2prv.export.source import NULL, Columns, Part, mask_usable
+from nsys2prv.export.source import NULL, Columns, Part, SomeRows, mask_usable
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 
 #: Rows before a part in which all series of samples are expected.
 NEAR_ROWS = 32_768
-#: Numbers that are less far apart are taken for one run of consecutive ones: ids of calls, rows.
-NEAR_IDS, FEW_ROWS = 64, 64
-#: Runs of rows of a table at most; and runs of numbers that are kept in memory.
-MOST_RUNS, KEPT_RUNS = 32, 100_000
+#: Most rows of a table that are listed one by one.
+MOST_LISTED = 100_000
+#: Of more rows: runs less far apart are joined, and there are at most so many.
+FEW_ROWS, MOST_RUNS = 64, 32
+#: Most runs of numbers that are kept in memory.
+KEPT_RUNS = 100_000
 #: Columns that tell the stream or thread of a range.
 OBJECT_COLUMNS = (*STREAM_COLUMNS, "globalTid")
 #: Maximum number of ranges that overlap in a chain.
@@ -62,45 +63,54 @@ class ChoiceTask(Struct, frozen=True):
     maps: dict[str, TableMap]
     #: The requested part (local ns).
     span: Span
-    #: Tables with rows that can be chosen.
-    tables: set[str]
-    #: True if all NCCL kernels are needed.
-    needs_nccl: bool
+    #: Table -> further rows to choose.
+    further: Mapping[str, Sequence[Part]]
 
 
 def choose_rows(task: ChoiceTask) -> dict[str, tuple[Part, ...]]:
     """Choose the rows that must be read for a time range. Return table -> parts, for tables that
     need not be read completely. This depends only on files.
     """
-    maps = {table: task.maps[table] for table in sorted(task.maps.keys() & task.tables)}
-    blocks = {table: one.find_overlapping(task.span) for table, one in maps.items()}
+    tables, span = list_tables(lambda kind: kind.separable), task.span
+    maps = {table: task.maps[table] for table in sorted(task.maps.keys() & tables)}
+    blocks = {table: one.find_overlapping(span) for table, one in maps.items()}
     calls = maps.keys() & list_tables(lambda kind: LAUNCHES in kind.provides)
+    parts: dict[str, tuple[Part, ...]] = {}
     with open_database(task.info.path) as database:
         for table in maps.keys() & SAMPLED.keys():
-            _add_samples_in_force(database, maps[table], blocks[table], task.span[0])
+            _add_samples_in_force(database, maps[table], blocks[table], span[0])
+            parts[table] = maps[table].list_parts(blocks[table])
         beneath = {
-            table: _find_begins_beneath(database, group, task.span[0])
+            table: _find_begins_beneath(database, group, span[0])
             for group in _group_overlapping(maps)
             for table in group
         }
         for table, begins in beneath.items():
             blocks[table] |= maps[table].find_times(begins)
-        works = [table for table in maps if database.has(table, CORRELATION) and table not in calls]
+
+        def choose(table: str, ids: Runs) -> tuple[Runs, Runs]:
+            begins, last = beneath.get(table, NONE), maps[table].bounds[1].max()
+
+            def select(rows: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+                chosen = ((begin <= span[1]) & (end >= span[0])) | np.isin(begin, begins)
+                if CORRELATION in rows.integers:
+                    chosen |= ids.find(rows[CORRELATION], rows[CORRELATION])
+                chosen[np.flatnonzero(end == last)[-1:]] = True
+                return chosen
+
+            own = blocks[table] | ids.find(*maps[table].bounds[2:4])
+            return _select_rows(database, maps[table], own, select)
+
         # The work of the calls in the part, and the calls of all work that is read.
-        called = _join(_read_ids(database, maps[one].list_parts(blocks[one])) for one in calls)
-        parts = {
-            table: _list_work(
-                database, maps[table], blocks[table], called, task.span, beneath.get(table, NONE)
-            )
-            for table in works
-        }
-        launched = _join(_read_ids(database, of_table) for of_table in parts.values())
-        for table in calls:
-            blocks[table] |= launched.find(*maps[table].bounds[2:4])
-        for table in maps.keys() - parts.keys():
-            parts[table] = maps[table].list_parts(blocks[table])
-        if task.needs_nccl and KERNEL_TABLE in maps:
-            _add_nccl_kernels(database, maps, parts, calls)
+        works = [table for table in maps if database.has(table, CORRELATION) and table not in calls]
+        called = _join(choose(table, NO_RUNS)[1] for table in calls)
+        chosen = {table: choose(table, called) for table in works}
+        launched = _join(ids for _, ids in chosen.values())
+        for table in maps.keys() - parts.keys() - chosen.keys():
+            chosen[table] = choose(table, launched)
+    for table, (rows, _) in chosen.items():
+        further = task.further.get(table, ())
+        parts[table] = tuple(_list_parts(maps[table], rows, further))
     return {
         table: of_table
         for table, of_table in parts.items()
@@ -122,7 +132,7 @@ def list_rows_between(whole: Part, parts: Sequence[Part]) -> Iterator[Part]:
             yield replace(whole, first=first, last=last)
 
 
-class _Runs(Struct, frozen=True):
+class Runs(Struct, frozen=True):
     """Sets of numbers, stored as runs of close numbers: the first and last number of each run,
     sorted.
     """
@@ -130,19 +140,30 @@ class _Runs(Struct, frozen=True):
     first: np.ndarray
     last: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """Return the number of numbers."""
+        return int((self.last - self.first + 1).sum())
+
+    def expand(self) -> np.ndarray:
+        """Return all numbers."""
+        lengths = self.last - self.first + 1
+        before = np.cumsum(lengths) - lengths
+        return np.repeat(self.first - before, lengths) + np.arange(self.count)
+
     def find(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges from `low` to `high` that may contain some of the numbers."""
         return self.last.searchsorted(low, "left") < self.first.searchsorted(high, "right")
 
-    def join(self, gap: int) -> _Runs:
+    def join(self, gap: int) -> Runs:
         """Return the runs, with those merged that are at most `gap` apart."""
         apart = np.flatnonzero(self.first[1:] > np.maximum.accumulate(self.last)[:-1] + gap) + 1
         if not len(self.first):
             return self
         starts = np.append(0, apart)
-        return _Runs(self.first[starts], np.maximum.reduceat(self.last, starts))
+        return Runs(self.first[starts], np.maximum.reduceat(self.last, starts))
 
-    def shrink(self, most: int, gap: int) -> tuple[_Runs, int]:
+    def shrink(self, most: int, gap: int) -> tuple[Runs, int]:
         """Return at most `most` runs, for which runs further apart than `gap` are merged if there
         are more, and the gap up to which they are merged.
         """
@@ -153,64 +174,31 @@ class _Runs(Struct, frozen=True):
         return runs, gap
 
 
-def _find_runs(numbers: np.ndarray, gap: int) -> _Runs:
-    """Return numbers as runs of close numbers. Neighbors in the given order are merged first,
+NO_RUNS = Runs(NONE, NONE)
+
+
+def find_runs(numbers: np.ndarray) -> Runs:
+    """Return numbers as runs of consecutive numbers. Neighbors in the given order are merged first,
     because most numbers ascend.
     """
     if not len(numbers):
-        return _Runs(numbers, numbers)
-    starts = np.append(0, np.flatnonzero(np.abs(np.diff(numbers)) > gap) + 1)
+        return Runs(numbers, numbers)
+    starts = np.append(0, np.flatnonzero(np.abs(np.diff(numbers)) > 1) + 1)
     first, last = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
     order = first.argsort(kind="stable")
-    return _Runs(first[order], last[order]).join(gap)
+    return Runs(first[order], last[order]).join(1)
 
 
-def _join(several: Iterable[_Runs], gap: int = NEAR_IDS) -> _Runs:
+def _join(several: Iterable[Runs]) -> Runs:
     """Return several sets of runs merged into one. If there are many runs, as in shuffled tables, runs
-    further apart than `gap` are merged too.
+    further apart are merged too.
     """
-    joined = _Runs(NONE, NONE)
+    joined, gap = NO_RUNS, 1
     for one in several:
         first, last = map(np.concatenate, zip(astuple(joined), astuple(one), strict=True))
         order = first.argsort(kind="stable")
-        joined, gap = _Runs(first[order], last[order]).join(gap).shrink(KEPT_RUNS, gap)
+        joined, gap = Runs(first[order], last[order]).join(gap).shrink(KEPT_RUNS, gap)
     return joined
-
-
-def _read_ids(database: Database, parts: Sequence[Part]) -> _Runs:
-    """Return the correlation ids of rows as runs."""
-    pieces = (piece for part in parts for piece in part.split(PART_ROWS))
-    ids = (database.read(piece, (CORRELATION,))[CORRELATION] for piece in pieces)
-    return _join(_find_runs(one[(one != 0) & (one != NULL)], NEAR_IDS) for one in ids)
-
-
-def _list_work(
-    database: Database,
-    one: TableMap,
-    blocks: np.ndarray,
-    called: _Runs,
-    span: Span,
-    begins: np.ndarray,
-) -> tuple[Part, ...]:
-    """Return the rows of a table of GPU work that are needed: rows in the span, rows launched by
-    the calls in `called`, rows that start at one of `begins`, and the row that ends last. blocks:
-    mask of the blocks that contain such rows, except for the calls.
-    """
-    last = one.bounds[1].max()
-
-    def select(rows: Columns, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        ids = rows[CORRELATION]
-        chosen = ((begin <= span[1]) & (end >= span[0])) | called.find(ids, ids)
-        chosen |= np.isin(begin, begins)
-        chosen[np.flatnonzero(end == last)[-1:]] = True
-        return chosen
-
-    pieces = _select_rows(database, one, blocks | called.find(*one.bounds[2:4]), select)
-    runs, _ = _join(pieces, FEW_ROWS).shrink(MOST_RUNS, FEW_ROWS)
-    return tuple(
-        replace(one.part, first=first, last=last)
-        for first, last in zip(runs.first.tolist(), runs.last.tolist(), strict=True)
-    )
 
 
 def _select_rows(
@@ -218,16 +206,44 @@ def _select_rows(
     one: TableMap,
     blocks: np.ndarray,
     select: Callable[[Columns, np.ndarray, np.ndarray], np.ndarray],
-) -> Iterator[_Runs]:
-    """Return the rows in blocks of a table that `select` chooses from columns, starts and ends. If
-    a piece lacks rows, or has rows without times, return all its rows.
+) -> tuple[Runs, Runs]:
+    """Return the rows in blocks of a table that `select` chooses from columns, starts and ends, and
+    the ids of their calls. If a piece lacks rows, return all its rows.
     """
-    for piece, rows, begin, end in _read_ranges(database, one, blocks, (CORRELATION,)):
+    found, called = [], []
+    further = (CORRELATION,) if database.has(one.part.table, CORRELATION) else ()
+    for piece, rows, begin, end in _read_ranges(database, one, blocks, further):
+        chosen = np.arange(rows.rows)
         if rows.rows == piece.rows:
             chosen = np.flatnonzero(select(rows, begin, end))
-            yield _find_runs(piece.first + chosen, FEW_ROWS)
+            found.append(find_runs(piece.first + chosen))
         else:
-            yield _Runs(np.array([piece.first]), np.array([piece.last]))
+            found.append(Runs(np.array([piece.first]), np.array([piece.last])))
+        if further:
+            ids = rows[CORRELATION][chosen]
+            called.append(find_runs(ids[(ids != 0) & (ids != NULL)]))
+    return _join(found), _join(called)
+
+
+def _list_parts(one: TableMap, rows: Runs, further: Sequence[Part]) -> Iterator[Part]:
+    """Yield rows of a table as parts: listed if they are few, otherwise as runs. further: more rows
+    to yield.
+    """
+    rows = _join([rows, *map(_list_runs, further)])
+    is_noted_by_row = one.noted.rows or not one.noted.parts
+    if one.part.rowid and is_noted_by_row and rows.count <= MOST_LISTED:
+        yield from choose_by_rowid(one.part, rows.expand())
+        return
+    rows, _ = rows.shrink(MOST_RUNS, FEW_ROWS)
+    for first, last in zip(rows.first.tolist(), rows.last.tolist(), strict=True):
+        yield replace(one.part, first=first, last=last)
+
+
+def _list_runs(part: Part) -> Runs:
+    """Return the rows of a part as runs."""
+    if isinstance(part, SomeRows):
+        return find_runs(part.rowids)
+    return Runs(np.array([part.first]), np.array([part.last]))
 
 
 def _read_ranges(
@@ -245,61 +261,6 @@ def _read_ranges(
             begin, *ends = (rows[name] for name in times)
             ends = [np.where(mask_usable(end), end, OPEN) for end in ends]
             yield piece, rows, begin, np.maximum.reduce([begin, *ends])
-
-
-# ---- NCCL kernels ---------------------------------------------------------------------------------
-
-
-def _add_nccl_kernels(
-    database: Database,
-    maps: Mapping[str, TableMap],
-    parts: dict[str, tuple[Part, ...]],
-    calls: Iterable[str],
-) -> None:
-    """Add to the chosen parts the other NCCL kernels, and the calls that launched them. calls:
-    tables of calls.
-    """
-
-    def is_of_nccl(rows: Columns) -> np.ndarray:
-        ids, codes = factorize_together(*(rows[name] for name in KERNEL_NAMES))
-        texts = database.read_strings(np.concatenate(ids))
-        known = [number for number, text in texts.items() if is_nccl_kernel(text)]
-        return np.logical_or.reduce([np.isin(one, known) for one in ids])[codes]
-
-    kernels = _select_others(database, maps[KERNEL_TABLE], parts, KERNEL_NAMES, is_of_nccl)
-    ids = [database.read(part, (CORRELATION,))[CORRELATION] for part in kernels]
-    launched = np.unique(np.concatenate([NONE, *ids]))
-    parts[KERNEL_TABLE] += kernels
-    for table in calls:
-        parts[table] += _select_others(
-            database,
-            maps[table],
-            parts,
-            (CORRELATION,),
-            lambda rows: np.isin(rows[CORRELATION], launched),
-        )
-
-
-def _select_others(
-    database: Database,
-    one: TableMap,
-    parts: Mapping[str, tuple[Part, ...]],
-    columns: tuple[str, ...],
-    select: Callable[[Columns], np.ndarray],
-) -> tuple[Part, ...]:
-    """Return the rows of a table that are in none of its chosen parts and that `select` chooses
-    from these columns. If rows are missing or have no rowids, return all rows of their piece.
-    """
-    others: list[Part] = []
-    rowids = [NONE]
-    for between in list_rows_between(one.part, parts[one.part.table]):
-        for piece in between.split(PART_ROWS):
-            rows = database.read(piece, columns)
-            if rows.rows == piece.rows and piece.rowid:
-                rowids.append(piece.first + np.flatnonzero(select(rows)))
-            else:
-                others.append(piece)
-    return (*others, *choose_by_rowid(one.part, np.concatenate(rowids)))
 
 
 # ---- ranges that overlap --------------------------------------------------------------------------

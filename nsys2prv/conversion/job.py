@@ -118,16 +118,39 @@ class Opened(Struct, frozen=True, eq=False, kw_only=True):
         return self.pool.run_in_order(function, tasks, together)
 
 
-class ReadPart(Struct, frozen=True):
-    """The part of a job to read for a time range: rows of tables, and the times that they cover."""
+class ChosenRows(Struct, frozen=True):
+    """The rows of each report to read."""
 
     #: Of each report table -> rows to read; all of tables that are not here.
     chosen: list[dict[str, tuple[Part, ...]]]
     #: For each report: table -> the rows noted in its outline.
     noted: list[dict[str, NotedParts]]
+    #: Kinds that are read in these rows only, although further rows of them are noted.
+    limited: frozenset[str] = frozenset()
+
+
+class Comparison(Struct, frozen=True):
+    """Facts of a whole job, of which only a part is converted, to compare its reports."""
+
+    #: Results of reading the facts. Kinds that cannot be read in part are complete in them.
+    results: list[TaskResult]
+    #: As in `Read` and `Numbered`.
+    clock_results: list[TaskResult]
+    silent_in_nccl: dict[tuple[int, int], tuple[int, int]] | None
+    #: Corrections of the hosts' clocks; None for none.
+    clock_record: ClockRecord | None
+
+
+class ReadPart(Struct, frozen=True):
+    """The part of a job to read for a time range: rows of tables, and the times that they cover."""
+
+    rows: ChosenRows
+    #: Of jobs whose reports are compared.
+    comparison: Comparison | None
     #: First and last time of the events of each report, read or not, local ns.
     spans: dict[int, Span]
-    #: The requested part in the time of each report.
+    #: The requested part in the time of the trace, and in the time of each report.
+    span: Span
     windows: list[Span]
     #: (report, object) of threads and streams that have events all the time.
     objects: list[tuple[int, ObjectKey]]

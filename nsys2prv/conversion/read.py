@@ -8,7 +8,7 @@ Input: an open job. Output: a job whose events were read, by each report's own c
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 
@@ -22,15 +22,14 @@ from nsys2prv._util.stored_columns import StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
-from nsys2prv.conversion.cut_reading import choose_part
 from nsys2prv.conversion.cut_rows import list_rows_between
-from nsys2prv.conversion.job import Opened, Read, ReadPart, complete
+from nsys2prv.conversion.job import ChosenRows, Opened, Read, ReadPart, complete
 from nsys2prv.conversion.report_spans import (
     extract_rows,
     find_span_of_rows,
     list_kinds_left_out,
 )
-from nsys2prv.conversion.table_maps import NotedParts
+from nsys2prv.conversion.table_maps import NotedParts, choose_by_rowid, find_noted
 from nsys2prv.conversion.whole_reports import (
     WholeReport,
     plan_whole_task,
@@ -38,6 +37,8 @@ from nsys2prv.conversion.whole_reports import (
     survey_report,
 )
 from nsys2prv.events import all_kinds
+from nsys2prv.events.attributes import EARLY_WORK
+from nsys2prv.events.captures import CAPTURES
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import (
@@ -51,9 +52,9 @@ from nsys2prv.events.kind import (
     find_function,
 )
 from nsys2prv.events.launches import Segment, save_launches
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS, MESSAGES
 from nsys2prv.events.stacks import set_stacks_aside
 from nsys2prv.export.info import ReportInfo
-from nsys2prv.export.outlines import REASONS
 from nsys2prv.export.source import Part, Shared, SomeRows, Wanted
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.overlaps import TOO_MANY, assign_nesting_lanes
@@ -62,47 +63,103 @@ from nsys2prv.table.task_result import CommonNumbers, TaskResult
 
 #: Kinds of events by which the clocks of hosts are aligned.
 KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "nccl_operations"})
+#: Those with facts by which reports are compared, and their facts. For the last ones, all of their rows are needed; they
+#: cannot be read in part.
+KINDS_WITH_FACTS, WHOLE_KINDS = frozenset({"kernels", "nccl"}), frozenset({"mpi_event_trace"})
+NCCL_FACTS = frozenset({COMMUNICATORS, KERNELS, MESSAGES})
+NONE = np.zeros(0, np.int64)
 #: Purpose of reading rows: to store them, only for the indexes, or in addition only for the clocks.
 STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
 #: Kinds that read together, the purpose, and whether they may use the indexes.
 Group = tuple[tuple[EventKind, ...], str, bool]
 
 
-def read_reports(job: Opened) -> Read:
+def read_reports(job: Opened, part: ReadPart | None = None) -> Read:
     """Read all reports of a job: their contents, start and end, launches without work, and results
-    that combine several tables of a report. Raise Unreadable.
+    that combine several tables of a report. Raise Unreadable. part: what to read; None for
+    everything.
     """
-    kinds, alone = job.selection.kinds, _list_kinds_for_clocks(job)
+    kinds, alone = job.selection.kinds, list_kinds_for_clocks(job)
     groups = group_kinds(kinds, alone)
     beside = [kind for of_group, use, _ in groups if use != STORED for kind in of_group]
     left_out = list_kinds_left_out(kinds, job.plan.settings, beside)
-    part = choose_part(job)
-    results = _read_kinds(job, groups, left_out, part)
+    compared = part.comparison if part else None
+    earlier: list[TaskResult] = []
+    if compared:
+        groups, earlier = _list_groups_beyond_facts(groups), compared.results
+    chosen = part.rows if part else None
+    results = read_kinds(job, groups, left_out, chosen, earlier, NCCL_FACTS if compared else ())
     wholes = _survey_reports(job, left_out, results, part)
+    results = [*earlier, *results]
     # Events that follow from several tables of one report, by the facts that reading it set aside.
     derived = job.run(derive_task, list(_plan_derive_tasks(kinds, results, job.folder)))
+    clock_results = list_clock_results(results) if alone else []
     return complete(
         Read,
         job,
         results=[*results, *derived],
-        clock_results=_list_clock_results(results) if alone else [],
+        clock_results=compared.clock_results if compared else clock_results,
         spans={report: one.span for report, one in wholes.items() if one.span is not None},
         lost=[lost for one in wholes.values() for lost in one.lost],
         read_part=part,
     )
 
 
-def _read_kinds(
-    job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None
+def read_facts(job: Opened, chosen: ChosenRows) -> tuple[list[TaskResult], list[TaskResult]]:
+    """Read only the facts by which reports are compared, and completely the kinds that cannot be
+    read in part. Return the results, and the results of the kinds that are read only to align
+    clocks. Raise Unreadable. chosen: the rows that these facts need.
+    """
+    alone = list_kinds_for_clocks(job)
+    groups: list[Group] = []
+    for kinds, use, asks in group_kinds(job.selection.kinds, alone):
+        whole = tuple(kind for kind in kinds if kind.name in WHOLE_KINDS)
+        few = tuple(
+            kind for kind in kinds if kind.name in KINDS_WITH_FACTS or LAUNCHES in kind.provides
+        )
+        few_use = INDEXED if use == STORED else use
+        groups += [one for one in ((whole, use, asks), (few, few_use, asks)) if one[0]]
+    results = read_kinds(job, groups, (), chosen, without=(CAPTURES, EARLY_WORK), keeps_groups=True)
+    return results, list_clock_results(results) if alone else []
+
+
+def _list_groups_beyond_facts(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of kinds to read after :func:`read_facts`."""
+    beyond = (
+        (tuple(kind for kind in kinds if kind.name not in WHOLE_KINDS), use, asks)
+        for kinds, use, asks in groups
+        if use != BESIDE
+    )
+    return [group for group in beyond if group[0]]
+
+
+def read_kinds(
+    job: Opened,
+    groups: Sequence[Group],
+    left_out: Sequence[str],
+    chosen: ChosenRows | None = None,
+    earlier: Sequence[TaskResult] = (),
+    without: Collection[str] = (),
+    keeps_groups: bool = False,
 ) -> list[TaskResult]:
-    """Return the results of reading these groups of kinds. left_out: kinds that are not read, or
-    not completely. part: what to read; None for everything. Raise Unreadable.
+    """Return the results of reading these groups of kinds. Raise Unreadable.
+
+    left_out: kinds that are not read, or not completely. chosen: the rows to read; None for all.
+    earlier: earlier results, with the NCCL calls to look up. without: facts that are not wanted.
+    keeps_groups: whether groups of NCCL calls are looked up later.
     """
     results: list[TaskResult] = []
     # Indexes of each report, which the first stage makes.
     launches: dict[int, list[Segment]] = defaultdict(list)
     nccl_calls: dict[int, list[StoredFrame]] = defaultdict(list)
-    stages = plan_tasks(job, groups, left_out, part)
+    nccl_groups: dict[int, tuple[StoredFrame, ...]] = {}
+    for result in earlier:
+        nccl_calls[result.report] += result.nccl_calls
+        if result.nccl_groups:
+            nccl_groups[result.report] = tuple(result.nccl_groups)
+    used = [one.task for result in earlier for one in (result, result.beside) if one]
+    numbers = count(1 + max(used, default=-1))
+    stages = plan_tasks(job, groups, left_out, chosen, numbers, frozenset(without))
     rows = sum(task.rows for tasks in stages for task in tasks)
     with job.progress.show_phase("reading", rows) as advance:
         for tasks in stages:
@@ -111,6 +168,8 @@ def _read_kinds(
                     task,
                     launches=tuple(launches[task.report]),
                     nccl_calls=tuple(nccl_calls[task.report]),
+                    nccl_groups=nccl_groups.get(task.report, ()),
+                    keeps_groups=keeps_groups,
                 )
                 for task in tasks
             ]
@@ -150,7 +209,7 @@ def _survey_reports(
         tasks = [
             replace(
                 task,
-                chosen=part.chosen[task.report],
+                chosen=part.rows.chosen[task.report],
                 window=part.windows[task.report],
                 span=part.spans.get(task.report),
             )
@@ -161,7 +220,7 @@ def _survey_reports(
     return dict(sorted(found.items()))
 
 
-def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
+def list_kinds_for_clocks(job: Opened) -> list[EventKind]:
     """Return the event kinds to read only for the clocks, if there are several hosts: kinds that
     align clocks, and that the plan excludes wholly or in part.
     """
@@ -175,7 +234,7 @@ def _list_kinds_for_clocks(job: Opened) -> list[EventKind]:
     return [kind for kind in kinds if kind in left_out or least.get(kind.name)]
 
 
-def _list_clock_results(results: Sequence[TaskResult]) -> list[TaskResult]:
+def list_clock_results(results: Sequence[TaskResult]) -> list[TaskResult]:
     """Return results with the facts of all kinds that align clocks, including kinds that were read
     only for this.
     """
@@ -253,6 +312,12 @@ class ReadingTask(Struct, frozen=True):
     launches: tuple[Segment, ...] = ()
     #: NCCL calls of the report that other tasks indexed.
     nccl_calls: tuple[StoredFrame, ...] = ()
+    #: Operations and groups of these calls, if they are known.
+    nccl_groups: tuple[StoredFrame, ...] = ()
+    #: True if later tasks need these.
+    keeps_groups: bool = False
+    #: Facts that are not wanted.
+    without: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -281,15 +346,20 @@ def read_task(task: ReadingTask) -> TaskResult:
             Extraction(task.info, database, known, settings, nccl_calls)
             for settings in (task.settings, alone)
         )
+        for extraction in (own, beside):
+            extraction.unwanted_facts, extraction.nccl_groups = task.without, task.nccl_groups
         finder = own if task.settings.nccl_calls else beside
+        is_indexed = False
         for one in task.parts:
             readers = [kinds[name] for name in one.kinds]
             extraction = beside if one.use == BESIDE else own
             extraction.stores = one.use == STORED
-            if one.asks and not (known or nccl_calls):
-                result.nccl_calls = list(map(writer.append_frame, finder.found_nccl_calls))
+            if one.asks and not is_indexed:
+                is_indexed = True
                 known += result.launches + result.beside.launches
-                nccl_calls += result.nccl_calls
+                if not nccl_calls:
+                    result.nccl_calls = list(map(writer.append_frame, finder.found_nccl_calls))
+                    nccl_calls += result.nccl_calls
                 writer.flush()
             indexing = result if extraction is own else result.beside
             for piece in one.part.split(PART_ROWS):
@@ -297,8 +367,11 @@ def read_task(task: ReadingTask) -> TaskResult:
                 for launched in extraction.launched:
                     indexing.launches += save_launches(launched, writer)
                 extraction.launched = []
-        if not result.nccl_calls:
+        if not nccl_calls:
             result.nccl_calls = list(map(writer.append_frame, finder.found_nccl_calls))
+        if task.keeps_groups:
+            found = own.found_nccl_groups or beside.found_nccl_groups
+            result.nccl_groups = list(map(writer.append_frame, found))
         if task.left_out is not None:
             writer.flush()
             of_report = task.report, task.info, task.left_out, task.settings, [result]
@@ -395,11 +468,16 @@ def group_kinds(selected: Sequence[EventKind], alone: Sequence[EventKind]) -> li
 
 
 def plan_tasks(
-    job: Opened, groups: Sequence[Group], left_out: Sequence[str], part: ReadPart | None = None
+    job: Opened,
+    groups: Sequence[Group],
+    left_out: Sequence[str],
+    rows: ChosenRows | None,
+    numbers: Iterator[int],
+    without: frozenset[str],
 ) -> tuple[list[ReadingTask], list[ReadingTask]]:
     """Return the reading tasks of two stages: tasks that fill the indices of launching calls and
-    NCCL calls, then tasks that may use them. For a small report, one task does both. left_out:
-    kinds that are not read, or not completely. part: what to read; None for everything.
+    NCCL calls, then tasks that may use them. For a small report, one task does both. numbers: of
+    the tasks. The other parameters are those of :func:`read_kinds`.
     """
     selected = job.selection.kinds
     provided = {index for kind in selected for index in kind.provides}
@@ -409,7 +487,7 @@ def plan_tasks(
     counting = _find_counting_kinds(selected)
     stages: tuple[list, list] = ([], [])
     for index, info in enumerate(job.infos):
-        chosen = (part.chosen[index], part.noted[index]) if part else ({}, {})
+        chosen = (rows.chosen[index], rows.noted[index], rows.limited) if rows else ({}, {}, ())
         of_stages = [
             list(_gather_parts(info, [group for group in groups if group[2] == asks], *chosen))
             for asks in (False, True)
@@ -417,12 +495,13 @@ def plan_tasks(
         all_parts = [part for parts in chain.from_iterable(of_stages) for part in parts]
         if sum(one.part.count for one in all_parts) <= TASK_ROWS:
             of_stages = [[all_parts] if all_parts else [], []]
-        is_whole = part is None and sum(map(len, of_stages)) == 1
+        is_whole = rows is None and sum(map(len, of_stages)) == 1
         more = job.folder, settings, counting, tuple(left_out) if is_whole else None
         for stage, of_stage in zip(stages, of_stages, strict=True):
             stage += [(index, info, tuple(parts), *more) for parts in of_stage]
-    numbers = count()
-    first_works, second_works = ([ReadingTask(next(numbers), *one) for one in of] for of in stages)
+    first_works, second_works = (
+        [ReadingTask(next(numbers), *one, without=without) for one in of] for of in stages
+    )
     return first_works, second_works
 
 
@@ -461,14 +540,15 @@ def _gather_parts(
     info: ReportInfo,
     groups: Iterable[Group],
     chosen: Mapping[str, Sequence[Part]],
-    noted: Mapping[str, Sequence[Part]],
+    noted: Mapping[str, NotedParts],
+    limited: Collection[str],
 ) -> Iterator[list[TablePart]]:
     """Yield for each group of kinds the parts of a report for one task, at most TASK_ROWS rows.
-    chosen, noted: as in :func:`_list_parts`.
+    chosen, noted, limited: as in :class:`ChosenRows`.
     """
     of_task: list[TablePart] = []
     room = TASK_ROWS
-    for one in _list_parts(info, groups, chosen, noted):
+    for one in _list_parts(info, groups, chosen, noted, limited):
         first = one.part.first
         while first <= one.part.last:
             rows = one.part
@@ -489,10 +569,10 @@ def _list_parts(
     groups: Iterable[Group],
     chosen: Mapping[str, Sequence[Part]],
     noted: Mapping[str, NotedParts],
+    limited: Collection[str],
 ) -> Iterator[TablePart]:
-    """Yield the parts of tables that groups of kinds read. chosen: table -> rows to read; other
-    tables are read completely. noted: table -> the rows noted in its outline, for tables that are
-    not read completely.
+    """Yield the parts of tables that groups of kinds read. chosen, noted, limited: as in
+    :class:`ChosenRows`.
     """
     for group, use, asks in groups:
         if use != STORED and all(kind.make_condition(info) == NEVER for kind in group):
@@ -502,25 +582,31 @@ def _list_parts(
         whole = [
             one
             for one in (group if chosen else ())
-            if not one.separable and one.make_condition(info) != NEVER
+            if not (one.separable or one.name in limited) and one.make_condition(info) != NEVER
         ]
         for table in group[0].tables:
             if table not in info.parts:
                 continue
             parts = chosen.get(table)
-            if parts is None or len(whole) == len(group):
+            if parts is None or not all(kind.noted for kind in whole):
                 yield TablePart(names, info.parts[table], use, asks)
                 continue
             for part in parts:
                 yield TablePart(names, part, use, asks)
-            between = list(list_rows_between(info.parts[table], parts)) if whole else []
-            if all(kind.noted for kind in whole):
-                sought = {kind.noted for kind in whole}
-                reasons = sum(REASONS[name] for name in sought & REASONS.keys())
-                domains = {number for (_, number), name in info.domains.items() if name in sought}
-                between = list(_intersect(between, noted[table].choose(reasons, domains)))
-            for part in between:
+            others = find_noted(info, whole, noted[table]) if whole else ()
+            for part in _list_others(info.parts[table], parts, others):
                 yield TablePart(tuple(kind.name for kind in whole), part, use, asks, counts=False)
+
+
+def _list_others(whole: Part, parts: Sequence[Part], noted: Sequence[Part]) -> Iterator[Part]:
+    """Yield the noted rows of a table that are in none of these parts. noted: sorted."""
+    if parts and all(isinstance(one, SomeRows) for one in (*parts, *noted)):
+        known, rowids = (
+            np.concatenate([NONE, *(one.rowids for one in of)]) for of in (parts, noted)
+        )
+        yield from choose_by_rowid(whole, np.setdiff1d(rowids, known, assume_unique=True))
+        return
+    yield from _intersect(list(list_rows_between(whole, parts)), noted)
 
 
 def _intersect(parts: Sequence[Part], others: Sequence[Part]) -> Iterator[Part]:

@@ -20,6 +20,7 @@ from nsys2prv._util.columns import OPEN, find_bounds
 from nsys2prv.conversion.report_spans import PieceBounds
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import STREAM_COLUMNS, ObjectKey, StreamKey, ThreadKey
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.nvtx import MARK_TYPES
 from nsys2prv.export import outlines
 from nsys2prv.export.database import Database
@@ -37,6 +38,7 @@ from nsys2prv.export.outlines import (
     LOW,
     NVTX_RANGES,
     NVTX_TABLE,
+    REASONS,
     TIMES,
     TRAITS,
     NotedRows,
@@ -56,8 +58,9 @@ from nsys2prv.export.source import (
 from nsys2prv.export.sqlite import open_database
 from nsys2prv.table.runs import Span
 
-#: One row in this many is sampled; its thread or stream is assumed to have events all the time.
-ROWS_PER_SAMPLE = 4096
+#: One row in this many, and at least so many rows of a table, are sampled; their threads and streams
+#: are assumed to have events all the time.
+ROWS_PER_SAMPLE, LEAST_SAMPLES = 4096, 64
 #: Rows with listed rowids that are read together.
 ROWS_TOGETHER = 50_000
 
@@ -186,6 +189,16 @@ def _map_table(
     return TableMap(part, block_rows, bounds, noted, tuple(_sample_objects(database, part)))
 
 
+def find_noted(
+    info: ReportInfo, kinds: Iterable[EventKind], noted: NotedParts
+) -> tuple[Part, ...]:
+    """Return parts that include the rows that are noted for some kinds, sorted."""
+    sought = {kind.noted for kind in kinds}
+    reasons = sum(REASONS[name] for name in sought & REASONS.keys())
+    domains = {number for (_, number), name in info.domains.items() if name in sought}
+    return noted.choose(reasons, domains)
+
+
 def choose_by_rowid(part: Part, rowids: np.ndarray) -> Iterator[SomeRows]:
     """Yield the rows of a part with these rowids. rowids: ascending."""
     for start in range(0, len(rowids), ROWS_TOGETHER):
@@ -261,7 +274,8 @@ def _find_block_bounds(least: np.ndarray, greatest: np.ndarray, starts: np.ndarr
 def _sample_objects(database: Database, part: Part) -> Iterator[ObjectKey]:
     """Yield the threads or streams of sample rows spread over a table."""
     places = {kind.place for kind in all_kinds() if part.table in kind.tables and kind.separable}
-    rowids = range(part.first, part.last + 1, ROWS_PER_SAMPLE)
+    step = max(1, min(ROWS_PER_SAMPLE, part.rows // LEAST_SAMPLES))
+    rowids = range(part.first, part.last + 1, step)
     if not (part.rowid and places <= {"thread", "stream"}):
         return
     rows = SomeRows.choose(part, rowids)

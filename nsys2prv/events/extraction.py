@@ -7,7 +7,7 @@ keys of objects, and finds their physical GPUs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -237,8 +237,13 @@ class Extraction:
         #: NCCL calls to look up, and NCCL calls that this extraction finds.
         self.nccl_calls = nccl_calls
         self.found_nccl_calls: list[dict[str, np.ndarray]] = []
+        #: Operations and groups of these calls, if they were found before, or found by this extraction.
+        self.nccl_groups: Sequence[StoredFrame] = ()
+        self.found_nccl_groups: tuple[Mapping[str, np.ndarray], ...] = ()
         self._found: dict[str, Any] = {}
         self._facts: dict[str, list[dict[str, np.ndarray | pl.Series]]] = {}
+        #: Names of facts that are not stored.
+        self.unwanted_facts: Collection[str] = ()
         #: Account of the rows of the kind: each becomes a record, or is counted with a reason.
         self.account = Account()
         #: Kind of events that is being read.
@@ -449,6 +454,8 @@ class Extraction:
         and objects. They get names and domains unchanged, which are valid only within one reading
         task. `derive` gets times unchanged, and the others as common numbers of the report.
         """
+        if name in self.unwanted_facts:
+            return
         self._facts.setdefault(name, []).append(
             {
                 column: _convert_times(np.asarray(values)) if column.startswith(TIME) else values

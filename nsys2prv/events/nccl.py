@@ -652,11 +652,15 @@ def attach_payloads(
 
 def _read_groups(extraction: Extraction) -> tuple[Arrays, Arrays]:
     """Return the operations and groups of the report's NCCL calls."""
+    if extraction.nccl_groups:
+        operations, groups = map(read_columns, extraction.nccl_groups)
+        return operations, groups
     pieces, none = list(map(read_columns, extraction.nccl_calls)), np.zeros(0, np.int64)
     calls = {
         name: np.concatenate([none, *(piece[name] for piece in pieces)]) for name in CALL_COLUMNS
     }
-    return group_calls(calls)
+    extraction.found_nccl_groups = group_calls(calls)
+    return extraction.found_nccl_groups
 
 
 def _save_messages(extraction: Extraction, kernels: Arrays, operations: Arrays) -> None:

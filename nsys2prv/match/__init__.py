@@ -33,7 +33,7 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import OBJECT, TIME
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows, find_function
 from nsys2prv.export.source import NULL
-from nsys2prv.table.runs import TRACE, SpillWriter
+from nsys2prv.table.runs import TRACE, Span, SpillWriter
 from nsys2prv.table.task_result import TaskResult
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ class RelationContext(Struct, frozen=True):
     run_tasks: RunTasks
     #: Largest error (ns) between times of one clock group.
     clock_error: int = ALIGNED_ERROR
+    #: If only a part of the job is converted: its first and last time. Records outside it are not
+    #: needed.
+    span: Span | None = None
 
     def select_facts(self, relation: Relation, first_task: int) -> RelationContext | None:
         """Return the context with only the facts that a relation reads, or None if there are no

@@ -67,6 +67,7 @@ from nsys2prv.match import (
     write_result,
 )
 from nsys2prv.match.nccl_adoption import IN_STEP
+from nsys2prv.table.runs import Span
 from nsys2prv.table.task_result import TaskResult
 
 #: Ranks that are named.
@@ -208,7 +209,7 @@ def _match_by_communicator(
         unnumbered = [piece for piece, _ in settled if piece.blocks]
         lone = sum(left for _, left in settled)
     pieces = divide_kernels([*numbered, *unnumbered], MATCHED_ROWS)
-    return context.run_each("matched", match_kernels, pieces), lone
+    return context.run_each("matched", match_kernels, pieces, more=(context.span,)), lone
 
 
 def _describe_collectives(found: pl.DataFrame) -> list[Note]:
@@ -413,13 +414,18 @@ class MatchedCollectives(Struct, frozen=True):
     summary: pl.DataFrame
 
 
-def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCollectives:
+def match_kernels(
+    pieces: tuple[CollectivePiece, ...], path: Path, span: Span | None
+) -> MatchedCollectives:
     """Find the late rank and the waits in the collectives of some pieces, and store records of
-    them. path: of new files, without their endings.
+    them. path: of new files, without their endings. span: as in the context.
     """
     kernels = pl.concat([piece.read() for piece in pieces])
     collectives = _group_kernels(kernels)
-    chosen = collectives.filter("whole").sort("first", *COLLECTIVE_KEY)
+    chosen = collectives.filter("whole")
+    if span:
+        chosen = chosen.filter((pl.col("first") <= span[1]) & (pl.col("until") >= span[0]))
+    chosen = chosen.sort("first", *COLLECTIVE_KEY)
     chosen = chosen.with_columns(collective=pl.int_range(1, pl.len() + 1))
     known = chosen.select(*COLLECTIVE_KEY, "collective", "first", "last", "comparable")
     records, transfers = _make_records(kernels.join(known, on=COLLECTIVE_KEY))
@@ -436,8 +442,9 @@ def match_kernels(pieces: tuple[CollectivePiece, ...], path: Path) -> MatchedCol
 def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the collectives of these kernels by COLLECTIVE_KEY.
 
-    Columns: rule; whole (it is complete); first, last (starts of kernels); gap (how much earlier
-    than the last start the first end is, ns); comparable (all times can be compared).
+    Columns: rule; whole (it is complete); first, last (starts of kernels); until (the last end);
+    gap (how much earlier than the last start the first end is, ns); comparable (all times can be
+    compared).
     """
     alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in EQUAL_COLUMNS)
     begin, clock_group = pl.col("time_begin"), pl.col("clock_group")
@@ -448,6 +455,7 @@ def _group_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
         whole=whole,
         first=begin.min(),
         last=begin.max(),
+        until=pl.col("time_end").max(),
         gap=begin.max() - pl.col("time_end").min(),
         comparable=clock_group.min() == clock_group.max(),
     )

@@ -64,6 +64,8 @@ class TaskResult(Struct):
     launches: list[Segment] = msgspec.field(default_factory=list)
     #: Frames of NCCL calls for later tasks.
     nccl_calls: list[StoredFrame] = msgspec.field(default_factory=list)
+    #: Frames of their operations and groups, if later tasks need these.
+    nccl_groups: list[StoredFrame] = msgspec.field(default_factory=list)
     #: Notes for the summary.
     notes: list[Note] = msgspec.field(default_factory=list)
     #: Number of records by layout.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from samples import Options as Job
 from samples import generate
+from tools.merged_processes import merge_processes
 from tools.trace import Row, Trace
 from tools.trace_reader import read_trace
 
@@ -64,20 +65,24 @@ def small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare_part(
-    reports: Sequence[Path], time: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    reports: Sequence[Path],
+    time: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Compare a part of a job that is read in full with the same part of one that is not; return how many rows each
-    time were read.
+    time were read. kinds: the selected ones.
     """
     found, read = [], []
     for least in (1 << 60, 0):
         monkeypatch.setattr(cut_reading, "LEAST_ROWS", least)
-        options = Options(cut=CutOptions(time=time), full_kernel_names=True)
+        options = Options(kinds, cut=CutOptions(time=time), full_kernel_names=True)
         summary = convert(reports, folder / "cut.prv", options)
         trace = read_trace(folder / "cut.prv")
         assert not trace.violations, str(trace.violations)
         assert not summary.ledger.missing
-        found.append((trace.duration, len(trace.tasks), list_records(trace)))
+        found.append((trace.duration, len(trace.tasks), list_records(trace), summary.clocks))
         read.append(sum(account.rows for account in summary.ledger.kinds.values()))
     assert found[0] == found[1], time
     outside = [one.get("outside-cut", 0) for one in summary.ledger.tables.values()]
@@ -104,14 +109,54 @@ def test_a_part_of_a_job_with_collectives(tmp_path: Path, monkeypatch: pytest.Mo
     generate(tmp_path, Job(ranks=3, hosts=1, events_per_rank=3_000, nccl_groups=True))
     reports, luck = sorted(tmp_path.glob("*.sqlite")), random.Random(2)
     monkeypatch.setattr(outlines, "BLOCK_ROWS", 8)
-    # All collectives are read, so their numbers remain.
-    monkeypatch.setitem(globals(), "COUNTED", ())
     for task_rows, rows_together in ((300, 100), (100_000, 50_000)):
         monkeypatch.setattr(reading, "TASK_ROWS", task_rows)
         monkeypatch.setattr(table_maps, "ROWS_TOGETHER", rows_together)
         begin = luck.uniform(5, 90)
         whole, part = compare_part(reports, f"{begin}%:{begin + 4}%", tmp_path, monkeypatch)
         assert part < whole / 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "kinds", "more"),
+    [
+        (2, (), {"mpi": True, "nccl_groups": True}),
+        (2, (), {"payload": "none"}),
+        (4, (), {"nccl": False, "mpi": True}),
+        # Clocks are aligned by events that are not in the trace.
+        (2, ("nvtx_pushpop_trace", "cuda_sync"), {}),
+    ],
+)
+def test_a_part_of_a_job_of_several_hosts(
+    hosts: int,
+    kinds: tuple[str, ...],
+    more: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generate(tmp_path, Job(ranks=4, hosts=hosts, events_per_rank=1_500, **more))
+    reports, luck = sorted(tmp_path.glob("*.sqlite")), random.Random(hosts)
+    monkeypatch.setattr(outlines, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(reading, "TASK_ROWS", 500)
+    begin = luck.uniform(5, 90)
+    whole, part = compare_part(reports, f"{begin}%:{begin + 4}%", tmp_path, monkeypatch, kinds)
+    assert part < whole * 0.7
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_part_of_a_process_with_several_gpus(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(tmp_path, Job(ranks=4, hosts=1, events_per_rank=1_500))
+    ranks, luck = sorted(tmp_path.glob("*.sqlite")), random.Random(processes)
+    own = [ranks[first::processes] for first in range(processes)]
+    reports = [
+        merge_processes(of, tmp_path / f"process{number}.sqlite") for number, of in enumerate(own)
+    ]
+    monkeypatch.setattr(outlines, "BLOCK_ROWS", 8)
+    begin = luck.uniform(5, 90)
+    whole, part = compare_part(reports, f"{begin}%:{begin + 4}%", tmp_path, monkeypatch)
+    assert part < whole / 2
 
 
 def test_ranges_that_overlap_in_chains_keep_their_rows(
