@@ -4,7 +4,8 @@ tables with times beyond the known span are read by rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -19,12 +20,14 @@ from nsys2prv.events.kind import Account, Counters, EventKind, Rows
 from nsys2prv.export.database import Database
 from nsys2prv.export.info import ReportInfo
 from nsys2prv.export.outlines import ENDS, TIMES
-from nsys2prv.export.source import NULL, TIME_LIMIT, Part, mask_usable
+from nsys2prv.export.source import NULL, TIME_LIMIT, Part, SomeRows, mask_usable
 from nsys2prv.table.runs import Span
 from nsys2prv.table.task_result import repair_times
 
 #: Bounds of unknown times.
 UNKNOWN = -TIME_LIMIT, TIME_LIMIT
+#: Pieces of a table, usually the first and the last, that are read separately.
+FEW_PIECES = 2
 #: Kinds with ranges that end at a time stated in other rows of their table.
 ENDS_ELSEWHERE = ("gpu_contexts",)
 
@@ -56,10 +59,11 @@ class PieceBounds(Struct, frozen=True):
     #: False for a table without times.
     is_dated: bool = True
 
-    def get_piece(self, number: int) -> Part:
-        """Return the piece of the table with this number as a part."""
+    def get_pieces(self, number: int, count: int) -> Part:
+        """Return so many pieces of the table from this number on as a part."""
         first = self.part.first + number * self.rows
-        return replace(self.part, first=first, last=min(first + self.rows - 1, self.part.last))
+        last = min(first + count * self.rows - 1, self.part.last)
+        return replace(self.part, first=first, last=last)
 
 
 def find_span(
@@ -75,63 +79,92 @@ def find_span(
     where they are known.
     """
     kinds = [one for one in all_kinds() if one.name in names and info.parts.keys() & {*one.tables}]
+    # Of kinds that share a table, those with most of its rows come first.
+    kinds.sort(key=lambda kind: (kind.noted, not kind.has_duration))
     bounds = {**known}
-    for kind in sorted(kinds, key=lambda kind: not kind.extends_trace):
-        if not kind.extends_trace and span is not None:
+    for extends_trace in (True, False):
+        if not extends_trace and span is not None:
             break
-        for table in info.parts.keys() & {*kind.tables} - bounds.keys():
-            bounds[table] = _find_bounds(database, info.parts[table], info)
-        own = [bounds[table] for table in kind.tables if table in bounds]
-        first, last = (
-            np.concatenate([getattr(one, end) for one in own]) for end in ("first", "last")
-        )
-        # Pieces without times have the times of the other pieces of the kind.
-        counts = [len(one.first) for one in own]
-        elsewhere = np.repeat(
-            [kind.name in ENDS_ELSEWHERE or not one.is_dated for one in own], counts
-        )
-        if elsewhere.any():
-            whole = int(first.min()), int(last.max())
-            first, last = (
-                np.where(elsewhere, end, column)
-                for end, column in zip(
-                    whole if whole[0] <= whole[1] else UNKNOWN, (first, last), strict=True
-                )
-            )
-        edges = np.cumsum([0, *counts])
+        pieces: list[_Pieces] = []
+        for kind in kinds:
+            if kind.extends_trace == extends_trace:
+                for table in info.parts.keys() & {*kind.tables} - bounds.keys():
+                    bounds[table] = _find_bounds(database, info.parts[table], info)
+                own = [bounds[table] for table in kind.tables if table in bounds]
+                pieces += _list_pieces(kind, own)
 
-        def read(
-            place: int, kind: EventKind = kind, own: Sequence = own, edges: np.ndarray = edges
-        ) -> Span | None:
-            table = int(edges.searchsorted(place, "right")) - 1
-            piece = own[table].get_piece(place - int(edges[table]))
-            return _read_span(database, info, settings, kind, piece)
+        def read(kind: EventKind, part: Part, known: Span | None) -> Span | None:
+            if known and (kind.separable or kind.noted):
+                part = _narrow(database, part, known)
+            return _read_span(database, info, settings, kind, part) if part.count else None
 
-        span = _extend_span(span, first, last, read)
+        span = _extend_span(span, pieces, read)
     return span
 
 
+class _Pieces(Struct):
+    """The pieces of a table that a kind reads, with the first and last time in each (local ns)."""
+
+    kind: EventKind
+    table: PieceBounds
+    first: np.ndarray
+    last: np.ndarray
+    #: How often some were taken.
+    times: int = 0
+
+    def find_most_beyond(self, span: Span | None) -> tuple[float, int] | None:
+        """Return about how far the times of a piece are outside a span at most (ns), and the number
+        of the piece; None if no piece has such times.
+        """
+        low, high = span or (OPEN, -OPEN)
+        is_beyond = (self.first <= self.last) & ((self.first < low) | (self.last > high))
+        if not is_beyond.any():
+            return None
+        far = np.maximum(float(low) - self.first, self.last - float(high))
+        number = int(np.where(is_beyond, far, -1).argmax())
+        return float(far[number]), number
+
+    def take(self, number: int) -> Part:
+        """Return the piece with this number as a part, with its neighbors if others were not enough.
+        They count no more.
+        """
+        self.times += 1
+        most = max(1, SURVEY_ROWS // self.table.rows) if self.times > FEW_PIECES else 1
+        first = number // most * most
+        last = min(first + most, len(self.first))
+        self.first[first:last], self.last[first:last] = OPEN, -OPEN
+        return self.table.get_pieces(first, last - first)
+
+
+def _list_pieces(kind: EventKind, tables: Sequence[PieceBounds]) -> Iterator[_Pieces]:
+    """Yield the pieces of a kind's tables. Pieces without times have the times of the others."""
+    elsewhere = [kind.name in ENDS_ELSEWHERE or not one.is_dated for one in tables]
+    whole = UNKNOWN
+    if any(elsewhere):
+        first = min(int(one.first.min()) for one in tables)
+        last = max(int(one.last.max()) for one in tables)
+        whole = (first, last) if first <= last else UNKNOWN
+    for one, is_elsewhere in zip(tables, elsewhere, strict=True):
+        ends = whole if is_elsewhere else (one.first, one.last)
+        yield _Pieces(kind, one, *(np.zeros_like(one.first) + end for end in ends))
+
+
 def _extend_span(
-    span: Span | None, first: np.ndarray, last: np.ndarray, read: Callable[[int], Span | None]
+    span: Span | None,
+    pieces: Sequence[_Pieces],
+    read: Callable[[EventKind, Part, Span | None], Span | None],
 ) -> Span | None:
-    """Return a span extended by all pieces of a kind. first, last: bounds of the pieces. read:
-    function that returns the span of a piece.
+    """Return a span extended by all pieces of tables. read: function that returns the span of those
+    events of a kind in a part that are not all within a span.
     """
-
-    def extend(span: Span | None, places: Iterable[int]) -> Span | None:
-        for place in places:
-            bounds = int(first[place]), int(last[place])
-            if bounds[0] <= bounds[1] and unite_spans(span, bounds) != span:
-                span = unite_spans(span, read(place))
-        return span
-
-    # Most of the others lie between the earliest and the latest.
-    edges = list(dict.fromkeys((int(first.argmin()), int(last.argmax()))))
-    span = extend(span, edges)
-    low, high = span or (OPEN, -OPEN)
-    outside = (first < low) | (last > high)
-    outside[edges] = False
-    return extend(span, np.flatnonzero(outside).tolist())
+    while True:
+        # Most pieces lie between the earliest and the latest.
+        beyond = [(one.find_most_beyond(span), one) for one in pieces]
+        known = [(*found, one) for found, one in beyond if found]
+        if not known:
+            return span
+        _, number, one = max(known, key=itemgetter(0))
+        span = unite_spans(span, read(one.kind, one.take(number), span))
 
 
 def _find_bounds(database: Database, part: Part, info: ReportInfo) -> PieceBounds:
@@ -163,6 +196,22 @@ def _find_bounds_of_piece(
         return OPEN, -OPEN
     # Events last 1 ns at least.
     return int(begins.min()), max(int(one.max()) for one in (begins, *ends) if len(one)) + 1
+
+
+def _narrow(database: Database, part: Part, span: Span) -> Part:
+    """Return the rows of a part with times outside a span."""
+    columns = database.tables[part.table].columns
+    begin = next(name for name in TIMES if name in columns)
+    ends = [name for name in ENDS if name in columns]
+    rows = database.read(part, (begin, *ends))
+    if rows.rows != part.rows or not part.rowid:
+        return part
+    # Events last 1 ns at least.
+    beyond = (rows[begin] < span[0]) | (rows[begin] >= span[1])
+    for end in ends:
+        beyond |= rows[end] > span[1]
+    rowids = part.first + np.flatnonzero(beyond & mask_usable(rows[begin]))
+    return SomeRows.choose(part, rowids)
 
 
 def _read_span(

@@ -189,9 +189,7 @@ def _map_table(
     return TableMap(part, block_rows, bounds, noted, tuple(_sample_objects(database, part)))
 
 
-def find_noted(
-    info: ReportInfo, kinds: Iterable[EventKind], noted: NotedParts
-) -> tuple[Part, ...]:
+def find_noted(info: ReportInfo, kinds: Iterable[EventKind], noted: NotedParts) -> tuple[Part, ...]:
     """Return parts that include the rows that are noted for some kinds, sorted."""
     sought = {kind.noted for kind in kinds}
     reasons = sum(REASONS[name] for name in sought & REASONS.keys())
