@@ -458,8 +458,8 @@ class OpenJob(Closable):
         names and sizes of the dimensions of parallel groups, such as `tp=2,pp=4`, "" to detect
         them. regions: names or glob patterns of NVTX ranges with efficiencies of their own, or
         ("all",). host_threads: threads that count in host efficiencies, `main` or `all`. whole:
-        analyze the whole job instead of its steady state. divided: add the tables of `findings`
-        that compare runs (`path`, `work`).
+        analyze the whole job instead of its steady state. divided: add the tables that compare
+        runs (`path`, `work`, `instructions`) and iterations.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; column names contain
         the units. Raise UsageError for an unknown name.

@@ -213,10 +213,11 @@ def _add_device_tables(
     each = devices.select(*PART, "device", *shares, idle, *times)
     part = of_job["part"][0]
     result.add("devices", each.filter(pl.col("part") == part).drop(PART), span=f"the {part}")
-    iterations = _select_iterations(rated)
-    result.add("iterations", iterations)
-    result.add("over_iterations", _summarize_iterations(iterations))
-    result.add("iterations_of_devices", _select_iterations(each))
+    if context.options.divided:
+        iterations = _select_iterations(rated)
+        result.add("iterations", iterations)
+        result.add("over_iterations", _summarize_iterations(iterations))
+        result.add("iterations_of_devices", _select_iterations(each))
     return rated
 
 

@@ -86,9 +86,9 @@ def _measure_parts(
     unit: DeviceGroup, windows: Mapping[tuple[str, int], Spans], sets: Mapping[str, Spans]
 ) -> dict[str, list[Any]]:
     """Return how much of each set of times is in each window (by PART) and, for the steady state,
-    in each iteration (ns).
+    in each iteration (ns), if tables are made by which runs are compared.
     """
-    steady = unit.options.steady if (STEADY, 0) in windows else None
+    steady = unit.options.steady if unit.options.divided and (STEADY, 0) in windows else None
     edges = steady.edges if steady else np.zeros(1, np.int64)
     parts, keys = zip(*windows, strict=True)
     columns: dict[str, list[Any]] = {

@@ -334,6 +334,21 @@ def list_activities(
             piece[5] = piece[3]
             columns.append(sum_rows(piece) if len(kept) > INTERVAL_ROWS else piece)
 
+    def add_calls(part: str, layout: str, calls: Sequence[np.ndarray]) -> None:
+        begin, until, name = calls
+        since = begin
+        if part == BESIDE or (others and part == "nccl"):
+            # If several threads are in calls, the call that began first counts.
+            reached = np.maximum.accumulate(np.append(0, until))[:-1]
+            since = np.clip(reached, since, until)
+        names = "cuda" if part == BESIDE else part, NAME_SETS.get(layout, layout)
+        for at, parts in enumerate(found):
+            lasts = np.zeros(len(begin), np.int64)
+            for time in (time for one, time in parts if one == part and len(time)):
+                rows = find_reaching(begin, until, *time.find_hull())
+                lasts[rows] += time.within(since[rows], until[rows])
+            add(at, *names, name, lasts, begin)
+
     task = int(unit.task_of[thread])
     there = {name for parts in found for name, time in parts if len(time)}
     for layout, part in CALLS.items():
@@ -351,20 +366,7 @@ def list_activities(
         for one, counts in counted.items():
             if one not in there or not counts.any():
                 continue
-            in_times = [[time for name, time in parts if name == one] for parts in found]
-            begin, until, name = called if counts.all() else (side[counts] for side in called)
-            since = begin
-            if one == BESIDE or (others and one == "nccl"):
-                # If several threads are in calls, the call that began first counts.
-                reached = np.maximum.accumulate(np.append(0, until))[:-1]
-                since = np.clip(reached, since, until)
-            names = "cuda" if one == BESIDE else one, NAME_SETS.get(layout, layout)
-            for at, within in enumerate(filter(len, one) for one in in_times):
-                lasts = np.zeros(len(begin), np.int64)
-                for time in within:
-                    rows = find_reaching(begin, until, *time.find_hull())
-                    lasts[rows] += time.within(since[rows], until[rows])
-                add(at, *names, name, lasts, begin)
+            add_calls(one, layout, called if counts.all() else [side[counts] for side in called])
     for at, (time, of_time) in enumerate(zip(times, ranges, strict=True)):
         places = measure_places(unit, thread, time)
         add(at, "where", "place", *to_arrays(places, "place", "time"), -1)

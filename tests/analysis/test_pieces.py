@@ -34,6 +34,18 @@ def open_training() -> OpenJob:
     return nsys2prv.open(TRAINING[:1], jobs=1)
 
 
+def test_the_first_screen_needs_no_tables_of_iterations() -> None:
+    with open_training() as job:
+        every, few = (
+            job.analyse("efficiencies", divided=divided)["efficiencies"].tables
+            for divided in (True, False)
+        )
+    left_out = {"iterations", "over_iterations", "iterations_of_devices", "host_iterations"}
+    assert {*every} - {*few} == left_out
+    for name, table in few.items():
+        assert table.frame.equals(every[name].frame)
+
+
 def test_ordered_ranges_of_a_thread() -> None:
     with open_training() as job:
         options = AnalysisOptions(groups=job.group_table)
