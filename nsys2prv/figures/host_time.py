@@ -324,15 +324,16 @@ def list_activities(
     def add(
         at: int, part: str, names: str, name: np.ndarray, lasts: np.ndarray, begin: np.ndarray | int
     ) -> None:
-        kept = np.flatnonzero(lasts > 0)
-        for first in range(0, len(kept), INTERVAL_ROWS):
-            own = kept[first : first + INTERVAL_ROWS]
+        for first in range(0, len(lasts), INTERVAL_ROWS):
+            own = first + np.flatnonzero(lasts[first : first + INTERVAL_ROWS] > 0)
+            if not len(own):
+                continue
             piece = np.empty((len(ROW_COLUMNS), len(own)), np.int64)
             piece[0], piece[1] = at, sources.setdefault((part, names), len(sources))
             piece[2], piece[3] = name[own], lasts[own]
             piece[4] = begin if isinstance(begin, int) else begin[own]
             piece[5] = piece[3]
-            columns.append(sum_rows(piece) if len(kept) > INTERVAL_ROWS else piece)
+            columns.append(sum_rows(piece) if len(lasts) > INTERVAL_ROWS else piece)
 
     def add_calls(part: str, layout: str, calls: Sequence[np.ndarray]) -> None:
         begin, until, name = calls

@@ -133,6 +133,8 @@ def _collect_hosts(unit: DeviceGroup, task: int, window: Spans) -> Collected:
     activities = host_time.list_activities(unit, main, *given, others=True)
     when = map([*asked].__getitem__, activities.pop("at"))
     yield "activities", _label(activities, task, when)
+    # These times have millions of intervals, too.
+    del asked, parts, given
     for thread in others:
         time = host_time.find_outside_calls(unit, thread, window)
         yield "places", _label(measure_places(unit, thread, time - busy), task)
