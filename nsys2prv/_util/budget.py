@@ -156,6 +156,8 @@ SMALL_BYTES, FEWEST_THREADS = 16 << 20, 2
 #: The variable with polars' number of threads, and the variables of libraries that this process has set.
 POLARS_THREADS = "POLARS_MAX_THREADS"
 _CHOSEN: set[str] = set()
+#: Heap that now counts as small (bytes).
+_SMALL_HEAP = {"bytes": SMALL_HEAP_BYTES}
 
 
 class FolderBudget:
@@ -224,6 +226,7 @@ def keep_freed_memory() -> None:
     if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
     _set_malloc((_MMAP_THRESHOLD, HEAP_BLOCK_BYTES), (_TRIM_THRESHOLD, KEPT_BYTES))
+    _SMALL_HEAP["bytes"] = SMALL_HEAP_BYTES
     if limit is not None:
         _set_malloc((_ARENA_MAX, 1))
 
@@ -260,8 +263,12 @@ def _set_threads(library: str, count: int) -> None:
 
 
 def return_large_blocks() -> None:
-    """Let this process return freed blocks of at least 1 MB to the system immediately."""
+    """Let this process return freed blocks of at least RETURNED_BYTES to the system immediately, and
+    what it has kept until now.
+    """
     _set_malloc((_MMAP_THRESHOLD, RETURNED_BYTES), (_TRIM_THRESHOLD, RETURNED_BYTES))
+    _SMALL_HEAP["bytes"] = 0
+    return_freed_memory()
 
 
 def _set_malloc(*settings: tuple[int, int]) -> None:
@@ -293,7 +300,7 @@ def return_freed_memory() -> None:
         if measure is not None:
             measure.restype = _Heap
             heap = measure()
-            if heap.fordblks < FREED_BYTES or heap.arena < SMALL_HEAP_BYTES:
+            if heap.fordblks < FREED_BYTES or heap.arena < _SMALL_HEAP["bytes"]:
                 return
         library.malloc_trim(0)
 
