@@ -481,13 +481,15 @@ static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *le
         plan->rows++;
         if (decoder->outline) {
             const uint8_t *record = plan->values_end <= found.local ? found.at : gathered(decoder, &found, plan->values_end, &status);
-            int64_t values[OUTLINED];
+            int64_t values[GROUP];
             /* Many tables lack some of the columns. */
-            for (size_t k = 0; k < (plan->reasons ? OUTLINED : GROUP) && record; k++)
+            for (size_t k = 0; k < GROUP && record; k++)
                 values[k] = decoder->columns[k].field < decoder->ruled_fields ? integer_at(record, &plan->places[k]) : INT64_MIN;
             uint32_t reasons = plan->reasons;
-            if (reasons && record)
-                reasons |= ((uint64_t)values[GROUP] < OTHER_GROUPS ? (uint32_t)values[GROUP] : OTHER_GROUPS) << REASON_BITS;
+            if (reasons && record) {
+                const uint64_t group = (uint64_t)integer_at(record, &plan->places[GROUP]);
+                reasons |= (uint32_t)(group < OTHER_GROUPS ? group : OTHER_GROUPS) << REASON_BITS;
+            }
             if (!record || (status = note_row(decoder->outline, (uint64_t)before - (uint64_t)decoder->first_rowid, reasons, values[BEGIN], values[END],
                                               values[ID], values[TYPE])) != OK)
                 return status;
