@@ -5,7 +5,7 @@ durations.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,12 +25,15 @@ ABSENT = -1
 OPEN = np.iinfo(np.int64).max
 #: Up to this many numbers, the compiled core is faster than numpy.
 FEW_NUMBERS = 2048
+_INT64 = np.dtype(np.int64)
+#: Minimum and maximum of a column.
+Bounds = tuple[int, int]
 #: How long rows of frames last (from `begin` to `end`), and their number (int64).
 DURATION = pl.col("end") - pl.col("begin")
 COUNT = pl.len().cast(pl.Int64)
 
 
-def find_bounds(values: np.ndarray) -> tuple[int, int]:
+def find_bounds(values: np.ndarray) -> Bounds:
     """Return the minimum and maximum of numbers (int64). Without numbers, return the largest and
     the smallest int64.
     """
@@ -40,6 +43,13 @@ def find_bounds(values: np.ndarray) -> tuple[int, int]:
     if not len(values):
         return OPEN, -OPEN - 1
     return int(values.min()), int(values.max())
+
+
+def find_all_bounds(columns: Mapping[str, np.ndarray]) -> dict[str, Bounds]:
+    """Return :func:`find_bounds` of each column of equal length, by name."""
+    is_few = core is not None and len(next(iter(columns.values()))) <= FEW_NUMBERS
+    found = map(core.find_bounds if is_few else find_bounds, columns.values())
+    return dict(zip(columns, found, strict=True))
 
 
 def blank_negative(column: np.ndarray) -> np.ndarray:
@@ -74,7 +84,7 @@ def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarr
     """Return the sorted distinct combinations of several integer columns (as columns), and for each
     row the index of its combination.
     """
-    first, codes = number_rows(*columns)
+    first, codes = _number_rows(columns, True)
     return [column[first] for column in columns], codes
 
 
@@ -94,7 +104,8 @@ def number_as_met(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _number_rows(columns: Sequence[np.ndarray], ascend: bool) -> tuple[np.ndarray, np.ndarray]:
     """Number combinations. ascend: sort by value; otherwise by first row."""
-    wide = tuple(np.asarray(column, np.int64) for column in columns)
+    # Most are such, and need not be asked of numpy.
+    wide = tuple([one if one.dtype is _INT64 else np.asarray(one, np.int64) for one in columns])
     if core is not None:
         codes = np.empty(len(wide[0]), np.int64)
         return np.frombuffer(core.number_distinct(wide, codes, ascend), np.int64), codes
@@ -300,9 +311,13 @@ def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     if len(distinct) == 1:
         return [(int(distinct[0]), slice(None))]
     order = np.argsort(codes, kind="stable")
-    cuts = np.searchsorted(codes[order], np.arange(1, len(distinct)))
-    # Where there are no rows np.split makes one piece all the same.
-    return list(zip(distinct.tolist(), np.split(order, cuts), strict=False))
+    return list(zip(distinct.tolist(), split_rows(order, np.bincount(codes).tolist()), strict=True))
+
+
+def split_rows(column: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+    """Divide a column into consecutive pieces of these lengths, faster than numpy does."""
+    ends = [*accumulate(counts)]
+    return [column[end - size : end] for end, size in zip(ends, counts, strict=True)]
 
 
 #: Two modes are reported if a division in two (Otsu's method on the logarithms) leaves at least

@@ -74,20 +74,6 @@ class StoredColumn(Struct, frozen=True, array_like=True):
     valid: int = NO_BITS
 
 
-def write_column(
-    file: BinaryIO, values: np.ndarray, valid: np.ndarray | None = None
-) -> StoredColumn:
-    """Append a column to a file and return its location. valid: mask of the rows with a value, None
-    for all.
-    """
-    place = file.tell()
-    file.write(values)
-    if valid is None:
-        return StoredColumn(values.dtype.str, place)
-    file.write(np.packbits(valid, bitorder="little"))
-    return StoredColumn(values.dtype.str, place, place + values.nbytes)
-
-
 def read_values(file: FileIO, column: StoredColumn, first: int, last: int) -> np.ndarray:
     """Read the values of a stored column in the rows first <= row < last. Rows without a value
     contain an arbitrary number.
@@ -141,7 +127,21 @@ class FrameWriter(Closable):
     @cached_property
     def file(self) -> BinaryIO:
         """The file, positioned at its end."""
-        return self.path.open("ab")
+        file = self.path.open("ab")
+        self._end = file.tell()
+        return file
+
+    def write_column(self, values: np.ndarray, valid: np.ndarray | None = None) -> StoredColumn:
+        """Append a column and return its location. valid: mask of the rows with a value, None for
+        all.
+        """
+        self.file.write(values)
+        # The file would tell its end by a system call.
+        place, self._end = self._end, self._end + values.nbytes
+        if valid is None:
+            return StoredColumn(values.dtype.str, place)
+        self._end += self.file.write(np.packbits(valid, bitorder="little"))
+        return StoredColumn(values.dtype.str, place, place + values.nbytes)
 
     def append_frame(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
         """Store columns, given by name, and return where they are."""
@@ -150,9 +150,9 @@ class FrameWriter(Closable):
             data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
             if len(data) <= SMALL_FRAME_BYTES:
                 return StoredFrame(self.path, 0, len(data), data)
-        offset = self.file.tell()
         pickle.dump(columns, self.file, pickle.HIGHEST_PROTOCOL)
-        return StoredFrame(self.path, offset, self.file.tell() - offset)
+        offset, self._end = self._end, self.file.tell()
+        return StoredFrame(self.path, offset, self._end - offset)
 
     def flush(self) -> None:
         """Write buffered data, so that others can read it."""

@@ -178,7 +178,7 @@ class Numbering(dict):
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
         """Return the number of each key; new keys get the next numbers."""
-        return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
+        return np.array([self.setdefault(key, len(self)) for key in keys], np.int64)
 
 
 class ReadingSettings(Struct, frozen=True):
@@ -477,10 +477,12 @@ class Extraction:
         """
         left = LEAST_NAMES + NAMES_PER_BYTE * self.database.size - self._name_bytes
         texts = {name: columns[name] for name in ("text", "short") if name in columns}
-        if sum(map(measure_texts, texts.values())) > left:
+        size = sum(map(measure_texts, texts.values()))
+        if size > left:
             texts = {name: cut_texts(column, left // len(texts)) for name, column in texts.items()}
             self.account.repaired[Reason.NAME_CUT] += len(columns["text"])
-        self._name_bytes += sum(map(measure_texts, texts.values()))
+            size = sum(map(measure_texts, texts.values()))
+        self._name_bytes += size
         return codes + self.names.setdefault(name_set, Names()).append({**columns, **texts})
 
     def name_rows(

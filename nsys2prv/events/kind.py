@@ -323,7 +323,10 @@ class Account(Struct):
         for name in self.__struct_fields__[2:]:
             # Most are empty.
             if counts := getattr(other, name):
-                getattr(self, name).update(+counts)
+                own = getattr(self, name)
+                for key, count in counts.items():
+                    if count > 0:
+                        own[key] += count
 
 
 #: Key -> text, of routine reasons and of other reasons.

@@ -96,13 +96,7 @@ def read_facts(texts: DistinctTexts) -> np.ndarray:
     per entry of FACTS (int64) with the value in each text. If there are many texts, their templates
     are examined first.
     """
-    is_few = len(texts) <= FEW_TEXTS
-    templates = None if is_few else texts.templates
-    if is_few:
-        # Most reports have none such, which is quicker told of all texts at once.
-        together = b"\n".join(texts.as_list())
-        if not any(one.encode() in together for one in _BEGINNINGS):
-            return np.full((len(FACTS), len(texts)), ABSENT)
+    templates = None if len(texts) <= FEW_TEXTS else texts.templates
     if templates is None:
         return read_facts_of(texts.decode())
     says = np.array(list(map(_may_say, decode_texts(templates.firsts).to_list())), bool)
@@ -118,6 +112,11 @@ def read_facts_of(texts: Texts) -> np.ndarray:
     (int64).
     """
     facts = np.full((len(FACTS), len(texts)), ABSENT)
+    if isinstance(texts, list):
+        # Most reports have none such, which is quicker told of all texts at once.
+        together = "\n".join(texts)
+        if not any(one in together for one in _BEGINNINGS):
+            return facts
     rows = np.flatnonzero(np.array(list(map(_may_say, texts)), bool))
     if not len(rows):
         return facts

@@ -147,6 +147,12 @@ def name_columns(columns: tuple[str, ...]) -> SqlNames:
     return SqlNames((column, quote_name(column)) for column in columns)
 
 
+@lru_cache(1024)
+def _insert_names(columns: tuple[str, ...], where: str) -> str:
+    """Replace the names of columns in a condition that uses no registered strings by SQL."""
+    return where.format_map(name_columns(columns))
+
+
 class SourceTable:
     """A table of an export: its columns and rows."""
 
@@ -228,8 +234,10 @@ class Database(Closable):
         """
         if not where:
             return "1"
-        names = name_columns(tuple(self.tables[table].columns))
-        return where.format_map(ChainMap({"strings": self._string_ids}, names))
+        columns = tuple(self.tables[table].columns)
+        if "{strings:" not in where:
+            return _insert_names(columns, where)
+        return where.format_map(ChainMap({"strings": self._string_ids}, name_columns(columns)))
 
     @cached_property
     def _string_ids(self) -> _StringIds:
@@ -286,19 +294,25 @@ class Database(Closable):
         """
         if not self.has(STRINGS, "id", "value"):
             return {}
-        numbers = [int(number) for number in ids]
+        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if not self.has_few_strings:
             return self._find_strings(numbers)
-        return {number: self.strings[number] for number in numbers if number in self.strings}
+        known = self.strings
+        return {
+            number: known[number].decode("utf-8", "replace")
+            for number in numbers
+            if number in known
+        }
 
     @cached_property
-    def strings(self) -> dict[int, str]:
-        """All registered strings: id -> text."""
+    def strings(self) -> dict[int, bytes]:
+        """All registered strings: id -> text. Few of them are used, and decoded."""
         rows = self.read(self.tables[STRINGS].everything, ("id",), ("value",))
         codes, distinct = rows.texts["value"]
-        texts = [raw.decode("utf-8", "replace") for raw in distinct.as_list()]
-        known = zip(rows["id"].tolist(), (texts[code] for code in codes.tolist()), strict=True)
-        return {number: text for number, text in known if number != NULL}
+        texts = map(distinct.as_list().__getitem__, codes.tolist())
+        known = dict(zip(rows["id"].tolist(), texts, strict=True))
+        known.pop(NULL, None)
+        return known
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         """Return some integers from one column of each of several tables, from rows spread over the
@@ -354,8 +368,8 @@ class _StringIds(dict[str, str]):
 
     def __missing__(self, begin: str) -> str:
         if self._database.has_few_strings:
-            texts = self._database.strings.items()
-            found = [number for number, text in texts if text.startswith(begin)]
+            raw, texts = begin.encode(), self._database.strings.items()
+            found = [number for number, text in texts if text.startswith(raw)]
         else:
             found = self._database._find_beginning(begin)
         self[begin] = ", ".join(map(str, found))

@@ -216,7 +216,7 @@ class Columns(Struct):
         """Return the rows where the mask `keep` is True, with their texts."""
         if np.count_nonzero(keep) == len(keep):
             return self
-        rows = np.flatnonzero(keep)
+        (rows,) = keep.nonzero()
         integers = take_rows(self.integers, rows)
         texts = {
             name: _keep_used(codes[rows], distinct)

@@ -139,14 +139,15 @@ class SqliteDatabase(Database):
         """Read all tables. Raise Nsys2prvError, in one line, for damaged pages and for lost pages,
         to which nothing in the file refers.
         """
-        file = self._schema.file
+        file, explain = self._schema.file, self._explain_damage()
         with suppress(*DAMAGE):
             if not file and self._ask_quick_check() == ["ok"]:
                 return
         met = bytearray(file.pages // 8 + 1 if file else 0)
         not_all_read = self._others.copy()
-        for table in (self._schema, *self.tables.values()):
-            with self._explain_damage(table.name):
+        with explain:
+            for table in (self._schema, *self.tables.values()):
+                explain.table = table.name
                 # The outline of NVTX events finds the names among them.
                 is_large = not self.has_few_strings and (outlined or table.name == NVTX_TABLE)
                 checked = file and table.check(met, is_large)
@@ -154,7 +155,7 @@ class SqliteDatabase(Database):
                     self._check_by_sql(table.name)
                 if not checked or table.has_frames:
                     not_all_read.append(table.root)
-        with self._explain_damage():
+            explain.table = ""
             if lost := self._find_lost_page(met, not_all_read):
                 raise DamagedPage(lost)
 

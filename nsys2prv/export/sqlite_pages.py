@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,42 @@ class Declaration(Struct, frozen=True):
     rules: bytes
     #: Whether it contains the frames of call stacks.
     has_frames: bool
+    #: Plans of readings, by what is wanted.
+    plans: dict[Hashable, ReadingPlan]
+
+
+class ReadingPlan(Struct, frozen=True):
+    """How columns are read: those whose values are wanted, and those whose types are."""
+
+    #: Name and kind of each column that the table has, its place as the compiled reader takes it,
+    #: and whether a condition uses it although it may contain texts.
+    columns: list[tuple[str, int, tuple, bool]]
+    #: Columns whose types are wanted, and their places.
+    types: list[str]
+    places_of_types: list[tuple]
+
+
+def _plan_reading(
+    fields: Mapping[str, RecordField], wanted: Wanted, looked_at: ConditionColumns
+) -> ReadingPlan:
+    """Return how these columns are read. fields: of the table."""
+    kinds = (
+        *((name, INTEGERS) for name in dict.fromkeys([*wanted.integers, *looked_at.values])),
+        *((name, TEXTS) for name in wanted.texts),
+        *((name, REALS) for name in wanted.reals),
+    )
+    columns = [
+        (
+            name,
+            kind,
+            fields[name].column(kind),
+            kind != REALS and fields[name].affinity == "TEXT" and name in looked_at.values,
+        )
+        for name, kind in kinds
+        if name in fields
+    ]
+    types = [name for name in looked_at.types if name in fields]
+    return ReadingPlan(columns, types, [fields[name].column(TYPES) for name in types])
 
 
 def _describe(name: str, sql: bytes, query: Query) -> Declaration:
@@ -130,6 +166,7 @@ def _describe(name: str, sql: bytes, query: Query) -> Declaration:
         [index for _, index, _, origin, *_ in indexes if rowid and origin != "c"],
         rules,
         columns.keys() >= set(FRAME_COLUMNS),
+        {},
     )
 
 
@@ -199,6 +236,8 @@ VIRTUAL = 2
 #: Declarations of tables that were analyzed, and the maximum number that is kept.
 _DECLARED: dict[bytes, Declaration] = {}
 MOST_DECLARED = 8192
+#: Plans of readings that are kept for a declaration.
+MOST_PLANS = 64
 
 
 def open_schema(file: Any, size: int) -> SqliteTable:
@@ -425,53 +464,52 @@ class SqliteTable(SourceTable):
         column has values other than integers and NULL. looked_at: columns that conditions need.
         Raise DamagedPage.
         """
-        table, fields = self._pages, self.declared.fields
+        table = self._pages
         if table is None or len(looked_at.types) > MOST_TYPES:
             return None
-        kinds = (
-            *((name, INTEGERS) for name in dict.fromkeys([*wanted.integers, *looked_at.values])),
-            *((name, TEXTS) for name in wanted.texts),
-            *((name, REALS) for name in wanted.reals),
-        )
+        plans, key = self.declared.plans, (wanted.integers, wanted.texts, wanted.reals, looked_at)
+        if (plan := plans.get(key)) is None:
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plan = plans[key] = _plan_reading(self.declared.fields, wanted, looked_at)
         leaves = table.between(part.first, part.last)
         chosen = (part.rowids,) if isinstance(part, SomeRows) else ()
         room = len(chosen[0]) if chosen else min(part.rows, table.most_rows(*leaves))
         # Each separately, to release columns that only conditions use.
-        present = [
+        described = [
             (
-                *(name, kind, np.empty(room, np.float64 if kind == REALS else np.int64)),
+                *place,
+                np.empty(room, np.float64 if kind == REALS else np.int64),
+                None,
                 core.Texts() if kind == TEXTS else None,
             )
-            for name, kind in kinds
-            if name in fields
+            for _, kind, place, _ in plan.columns
         ]
-        described = [
-            fields[name].column(kind, values, None, of_texts)
-            for name, kind, values, of_texts in present
-        ]
-        types = [name for name in looked_at.types if name in fields]
-        all_types = np.empty(room if types else 0, np.int64)
-        described += (fields[name].column(TYPES, all_types, None, None) for name in types)
-        decoded = ask_core(table.decode, *leaves, part.first, part.last, described, *chosen)
+        all_types = np.empty(room if plan.types else 0, np.int64)
+        of_types = [(*place, all_types, None, None) for place in plan.places_of_types]
+        decoded = ask_core(
+            table.decode, *leaves, part.first, part.last, described + of_types, *chosen
+        )
         if decoded is None:
             return None
         rows, counts = decoded
         numbers, words = {}, {}
-        for (name, kind, values, of_texts), (nulls, odd) in zip(present, counts, strict=False):
+        for (name, kind, _, may_be_text), (*_, values, _, of_texts), (nulls, odd) in zip(
+            plan.columns, described, counts, strict=False
+        ):
             # Of TEXT affinity, integers would become texts.
-            is_text = fields[name].affinity == "TEXT" and nulls < rows
-            if kind != REALS and (odd or (is_text and name in looked_at.values)):
+            if kind != REALS and (odd or (may_be_text and nulls < rows)):
                 return None
             if kind == TEXTS:
                 words[name] = values[:rows], DistinctTexts(read=of_texts)
             else:
                 numbers[name] = values[:rows]
-        columns = gather_columns(rows, numbers, words, wanted)
         seen = [
-            (numbers[name], {name: write_integer}) for name in looked_at.values if name in fields
+            (numbers[name], {name: write_integer}) for name in looked_at.values if name in numbers
         ]
-        if types:
-            seen.append((all_types[:rows], write_types(types)))
+        if plan.types:
+            seen.append((all_types[:rows], write_types(plan.types)))
+        columns = gather_columns(rows, numbers, words, wanted)
         return columns, seen
 
     def read_rows(self, columns: Sequence[str]) -> list[tuple] | None:

@@ -24,7 +24,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from nsys2prv._util.budget import BUCKET_BYTES, FACT_BYTES, LINE_ROWS
-from nsys2prv._util.columns import OPEN, factorize, find_edges, join_pieces
+from nsys2prv._util.columns import OPEN, factorize, find_edges, join_pieces, split_rows
 from nsys2prv._util.files import load_shipped_file
 from nsys2prv._util.stored_columns import StoredFrame, read_columns
 from nsys2prv.clock import ALIGNED_ERROR
@@ -284,10 +284,9 @@ def _translate_facts(
     files = [file for file, _ in read]
     columns = {name: join_pieces([columns[name] for _, columns in read]) for name in read[0][1]}
     heights = [len(next(iter(columns.values()))) for _, columns in read]
-    bounds = np.cumsum(heights)[:-1]
 
     def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
-        parts = np.split(np.asarray(columns[name]), bounds)
+        parts = split_rows(np.asarray(columns[name]), heights)
         return np.concatenate(list(map(translate, files, parts)))
 
     def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:

@@ -11,12 +11,11 @@ is unknown; it is then stored as 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import BinaryIO
 
 import numpy as np
 
-from nsys2prv._util.columns import ABSENT, OPEN, find_bounds
-from nsys2prv._util.stored_columns import Packed, StoredColumn, write_column
+from nsys2prv._util.columns import ABSENT, OPEN, Bounds, find_all_bounds
+from nsys2prv._util.stored_columns import FrameWriter, Packed, StoredColumn
 from nsys2prv.events.catalogue import CALLERS, Field, Layout
 
 #: The greatest number that is stored in 32 bits.
@@ -68,28 +67,30 @@ def mask_fitting(field: Field, columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def write_ranges(
-    file: BinaryIO,
+    writer: FrameWriter,
     layout: Layout,
     columns: Mapping[str, np.ndarray],
     mask: int,
     block_rows: int,
     closings: np.ndarray | None = None,
-) -> tuple[dict[str, StoredColumn], RangeIndex]:
-    """Append ranges to a file and return the stored columns by name, and the index of the ranges.
+) -> tuple[dict[str, StoredColumn], RangeIndex, dict[str, Bounds]]:
+    """Append ranges to a file. Return the stored columns by name, the index of the ranges, and the
+    bounds of each column.
 
     columns: int64, sorted by (begin, -end), ABSENT for missing or unknown fields. mask: bits of the
     fields to keep. block_rows: rows per block. closings: for states, when objects cease to have one
     (OPEN: with the trace), and these objects, shape (2, objects); None if unknown.
     """
-    stored, always, some = {}, 0, 0
+    write, stored, always, some = writer.write_column, {}, 0, 0
+    bounds = find_all_bounds(columns)
     kept = [field for bit, field in enumerate(layout.fields) if mask >> bit & 1]
     deciding = {field.only_with[0] for field in kept if field.only_with}
     for name in TIME_COLUMNS:
         if name in columns:
-            stored[name] = write_column(file, columns[name])
+            stored[name] = write(columns[name])
     for name in INDEX_COLUMNS:
         if name in columns:
-            stored[name] = write_column(file, columns[name].astype(np.uint32))
+            stored[name] = write(columns[name].astype(np.uint32))
     if CALLERS in columns:
         always |= mask & layout.callers_mask
     for bit, field in enumerate(layout.fields):
@@ -98,7 +99,7 @@ def write_ranges(
         if field.level or field.name not in columns:
             continue
         column = columns[field.name]
-        least, greatest = find_bounds(column)
+        least, greatest = bounds[field.name]
         if field.optional and greatest == ABSENT:
             continue
         values, valid = column, None
@@ -109,7 +110,7 @@ def write_ranges(
                 valid = column != ABSENT if field.optional else column >= 0
         if greatest <= GREATEST_NARROW:
             values = values.astype(np.uint32)
-        stored[field.name] = write_column(file, values, valid)
+        stored[field.name] = write(values, valid)
         least_written = 1 if skips_zero(layout, bit, field) else 0 if field.optional else least
         if field.only_with:
             fits = mask_fitting(field, columns)
@@ -120,19 +121,19 @@ def write_ranges(
         objects = np.unique(columns["row"]) if layout.is_state else ()
         closings = np.full((2, len(objects)), OPEN)
         closings[1] = objects
-    ends = index_ends(columns["begin"], columns["end"], block_rows)
-    return stored, RangeIndex(always, some, *ends, closings)
+    ends = index_ends(columns["begin"], columns["end"], block_rows, bounds["end"])
+    return stored, RangeIndex(always, some, *ends, closings), bounds
 
 
 def index_ends(
-    begin: np.ndarray, end: np.ndarray, block_rows: int
+    begin: np.ndarray, end: np.ndarray, block_rows: int, of_ends: Bounds
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three parts of a :class:`RangeIndex`: `ends`, `opened` and `late`. begin, end: of the
-    ranges (ns).
+    ranges (ns). of_ends: bounds of the ends.
     """
-    if len(begin) <= min(block_rows, LATE_ROWS) and (bounds := find_bounds(end))[1] != OPEN:
+    if len(begin) <= min(block_rows, LATE_ROWS) and of_ends[1] != OPEN:
         # As of most runs of small reports.
-        return np.array(bounds)[:, None], np.zeros(1, bool), np.zeros((2, 0), np.int64)
+        return np.array(of_ends)[:, None], np.zeros(1, bool), np.zeros((2, 0), np.int64)
     starts = np.arange(0, len(begin), block_rows)
     is_open = end == OPEN
     has_open = bool(is_open.any())

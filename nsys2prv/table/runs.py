@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from nsys2prv._util.budget import REMEMBERED_SHAPES, find_limit
-from nsys2prv._util.columns import ABSENT, OPEN, find_bounds, join_pieces
+from nsys2prv._util.columns import ABSENT, OPEN, Bounds, find_bounds, join_pieces
 from nsys2prv._util.files import Closable, overwrite
 from nsys2prv._util.stored_columns import (
     NO_BITS,
@@ -31,7 +31,6 @@ from nsys2prv._util.stored_columns import (
     read_bytes,
     read_valid,
     read_values,
-    write_column,
 )
 from nsys2prv.events.catalogue import CALLERS, Field, Layout, Metric, NameSet, load_catalogue
 from nsys2prv.table.range_index import GREATEST_NARROW, RangeIndex, write_ranges
@@ -233,10 +232,11 @@ class SpillWriter(FrameWriter):
                 valid = None if known.all() else known
             is_wide = role == TIMES or (role == NUMBERS and column.max(initial=0) > GREATEST_NARROW)
             kind = np.int64 if is_wide else np.uint32
-            stored[name] = write_column(self.file, np.ascontiguousarray(column, kind), valid)
+            stored[name] = self.write_column(np.ascontiguousarray(column, kind), valid)
         times = [columns[name] for name in ("time", "receive", "end") if name in columns]
         greatest = max(int(column.max()) for column in times)
-        return self._make_run(shape, stored, columns, times[0], greatest, values=int(values))
+        of_rows = find_bounds(columns.get("row", NO_OBJECTS))
+        return self._make_run(shape, stored, times[0], greatest, of_rows, values=int(values))
 
     def append_ranges(
         self, layout: Layout, columns: Columns, closings: np.ndarray | None = None
@@ -246,8 +246,8 @@ class SpillWriter(FrameWriter):
         """
         begin, end = columns["begin"], columns["end"]
         mask = self.field_masks.get(layout.name, -1)
-        stored, index = write_ranges(self.file, layout, columns, mask, BLOCK_ROWS, closings)
-        greatest = find_bounds(end)[1]
+        stored, index, bounds = write_ranges(self, layout, columns, mask, BLOCK_ROWS, closings)
+        greatest = bounds["end"][1]
         if greatest == OPEN:
             greatest = int(end[end != OPEN].max(initial=NEVER))
         if index.closings.size:
@@ -255,22 +255,21 @@ class SpillWriter(FrameWriter):
             greatest = max(greatest, int(closed.max(initial=NEVER)))
         greatest = max(greatest, int(begin[-1]) + 1)
         shape = get_shape(RANGE, layout.name)
-        return self._make_run(shape, stored, columns, begin, greatest, index=index)
+        return self._make_run(shape, stored, begin, greatest, bounds["row"], index=index)
 
     def _make_run(
         self,
         shape: Shape,
         stored: Mapping[str, StoredColumn],
-        columns: Columns,
         times: np.ndarray,
         greatest: int,
+        of_rows: Bounds,
         values: int = 0,
         index: RangeIndex | None = None,
     ) -> Run:
         place = shape, self.path, stored, len(times), self.report, self.task
         bounds = int(times[0]), int(times[-1]), greatest, times[::BLOCK_ROWS].copy()
-        least, most = find_bounds(columns.get("row", NO_OBJECTS))
-        only = least if least == most else -1
+        only = of_rows[0] if of_rows[0] == of_rows[1] else -1
         return Run(*place, *bounds, only, values, index=index)
 
 

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, OPEN, group_rows, mask_changes, take_rows
+from nsys2prv._util.columns import ABSENT, OPEN, find_bounds, group_rows, mask_changes, take_rows
 from nsys2prv._util.intervals import order_ranges
 from nsys2prv._util.text import Note
 from nsys2prv.clock.maps import ClockMap
@@ -303,7 +303,7 @@ def _close_run(run: Run, last: int) -> Run:
         end = np.where(end == OPEN, np.maximum(begin + 1, last), end)
         rewrite_column(run, "end", end)
         greatest = max(greatest, int(end.max()))
-    ends, opened, late = index_ends(begin, end, BLOCK_ROWS)
+    ends, opened, late = index_ends(begin, end, BLOCK_ROWS, find_bounds(end))
     closings = np.stack([np.where(is_open, closed, times), objects])
     index = replace(run.index, ends=ends, opened=opened, late=late, closings=closings)
     return replace(run, greatest_time=greatest, index=index)

@@ -266,7 +266,7 @@ def test_the_number_of_the_row_counts(serial: int, reader: str, tmp_path: Path) 
             (1,),
             (2,),
         ]
-        assert source.strings == {1: "first", 2: "second"}
+        assert source.read_strings([1, 2, 3]) == {1: "first", 2: "second"}
 
 
 # ---- pages of other tables ---------------------------------------------------------------------------------------------------------------
