@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
+from sys import intern
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +24,8 @@ from msgspec.structs import astuple
 from nsys2prv._util.budget import SMALL_FRAME_BYTES, SMALL_FRAME_ROWS
 from nsys2prv._util.files import Closable
 
+#: Place of small frames, and type of columns of texts in them.
+IN_MEMORY, NO_TYPE = -1, ""
 #: Place of the bits of a column that every row has.
 NO_BITS = -1
 
@@ -103,19 +106,20 @@ def read_bytes(file: FileIO, place: int, size: int) -> bytes:
 
 
 class StoredFrame(Struct, frozen=True):
-    """Columns of equal length, in a file or, if small, in memory.
-
-    They are pickled. For few rows, this takes a tenth of the time of Arrow's format.
-    """
+    """Columns of equal length, pickled in a file or, if small, in memory."""
 
     #: File that holds the columns.
     path: Path
-    #: Where they begin, in bytes.
+    #: Where they begin, in bytes; IN_MEMORY if they are in none.
     offset: int
     #: Their length, in bytes.
     size: int
-    #: A small frame itself.
+    #: A small frame itself: its length, the name and type of each column (NO_TYPE of texts), the
+    #: bytes of all arrays, and all texts.
+    rows: int = 0
+    columns: tuple[tuple[str, str], ...] = ()
     data: bytes = b""
+    texts: tuple[str, ...] = ()
 
 
 class FrameWriter(Closable):
@@ -146,13 +150,39 @@ class FrameWriter(Closable):
     def append_frame(self, columns: Mapping[str, Sequence | pl.Series | np.ndarray]) -> StoredFrame:
         """Store columns, given by name, and return where they are."""
         columns = {name: _to_array(column) for name, column in columns.items()}
-        if len(next(iter(columns.values()), ())) <= SMALL_FRAME_ROWS:
-            data = pickle.dumps(columns, pickle.HIGHEST_PROTOCOL)
-            if len(data) <= SMALL_FRAME_BYTES:
-                return StoredFrame(self.path, 0, len(data), data)
+        rows = len(next(iter(columns.values()), ()))
+        if rows <= SMALL_FRAME_ROWS and (frame := self._pack_frame(columns, rows)):
+            return frame
         pickle.dump(columns, self.file, pickle.HIGHEST_PROTOCOL)
         offset, self._end = self._end, self.file.tell()
         return StoredFrame(self.path, offset, self._end - offset)
+
+    def _pack_frame(
+        self, columns: Mapping[str, Sequence | pl.Series | np.ndarray], rows: int
+    ) -> StoredFrame | None:
+        """Return columns as a small frame; None if they are too long, or neither arrays nor lists
+        of texts. rows: their length. This takes half of the time of pickling.
+        """
+        arrays, texts, types = [], [], []
+        for name, column in columns.items():
+            is_array = isinstance(column, np.ndarray)
+            if is_array and not column.dtype.hasobject:
+                arrays.append(np.ascontiguousarray(column))
+            elif isinstance(column, list):
+                texts += column
+            else:
+                return None
+            types.append((name, column.dtype.str if is_array else NO_TYPE))
+        try:
+            # Most reports of a job have the same names.
+            shared = tuple(map(intern, texts))
+        except TypeError:
+            return None
+        data = b"".join(arrays)
+        size = len(data) + sum(map(len, shared))
+        if size > SMALL_FRAME_BYTES:
+            return None
+        return StoredFrame(self.path, IN_MEMORY, size, rows, tuple(types), data, shared)
 
     def flush(self) -> None:
         """Write buffered data, so that others can read it."""
@@ -176,13 +206,31 @@ def _to_array(column: Sequence | pl.Series | np.ndarray) -> Sequence | pl.Series
 
 def read_columns(stored: StoredFrame, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return name -> column as stored, for some names or all."""
-    if stored.data:
-        columns = pickle.loads(stored.data)
+    if stored.offset == IN_MEMORY:
+        columns = _unpack_frame(stored)
     else:
         with stored.path.open("rb") as file:
             file.seek(stored.offset)
             columns = pickle.load(file)
     return columns if names is None else {name: columns[name] for name in names}
+
+
+def _unpack_frame(stored: StoredFrame) -> dict[str, Any]:
+    """Return the columns of a small frame."""
+    columns: dict[str, Any] = {}
+    place = first = 0
+    for name, dtype in stored.columns:
+        if dtype == NO_TYPE:
+            columns[name], first = (
+                list(stored.texts[first : first + stored.rows]),
+                first + stored.rows,
+            )
+            continue
+        found = np.frombuffer(stored.data, dtype, stored.rows, place)
+        # The compiled core takes aligned numbers only.
+        columns[name] = found.copy() if place % found.itemsize else found
+        place += found.nbytes
+    return columns
 
 
 def read_frame(stored: StoredFrame) -> pl.DataFrame:
