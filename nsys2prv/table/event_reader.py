@@ -384,13 +384,13 @@ class EventReader(Struct, dict=True, weakref=True):
                 yield self.duration + 1 if last is None else last, make_frame(columns)
 
     def find_last_ends(self, layout: str, unit: int) -> np.ndarray:
-        """Return the end of the last event of a layout in a unit on each thread of the trace (ns);
-        -1 for threads without any.
+        """Return the end of the last event of a layout on each thread of a unit (ns); -1 for threads
+        without any, and for those of no unit or of another one.
         """
         last = np.full(len(self.rows.units), -1)
         for ranges in self._read(RANGE, layout, unit):
             np.maximum.at(last, ranges.column("row"), ranges.until)
-        return last
+        return np.where(self.rows.units == unit, last, -1)
 
     def find_hull(self) -> tuple[int, int]:
         """Return (start of the first event, end of the last event) in ns over all units; without

@@ -108,6 +108,13 @@ def test_a_process_that_exits_does_not_compute(tmp_path: Path) -> None:
     (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
     assert "mostly exiting (no recorded calls or samples)" in shutdown.title
     assert "on the GPU" not in shutdown.advice
+    launcher = {
+        **make_os_call(70 * MS, 80 * MS, WRITE),
+        "globalTid": make_global_tid(1, pid=PID - 1),
+    }
+    outlived = {**tables, "OSRT_API": [*tables["OSRT_API"], launcher]}
+    (shutdown,) = (one for one in find(tmp_path, outlived) if one.kind == "shutdown")
+    assert "mostly exiting" in shutdown.title, "the launcher that waits for it is another process"
     del tables["OSRT_API"]
     (shutdown,) = (one for one in find(tmp_path, tables) if one.kind == "shutdown")
     assert "mostly computing" in shutdown.title, "no table tells when the process ends"
