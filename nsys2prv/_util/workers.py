@@ -176,7 +176,9 @@ class Pool(Struct):
         killed.
         """
         if self.executor is None:
-            yield from map(function, tasks)
+            # Not by map, which would take a StopIteration of the function for the end of the tasks.
+            for task in tasks:
+                yield function(task)
             return
         waiting: deque[Future[Outcome]] = deque()
         left = iter(tasks)
@@ -247,7 +249,8 @@ def run_several(function: Callable[[T], R], tasks: Iterable[T]) -> Outcome:
     """Run the function on each task in turn, and return the results."""
     results: list[R] = []
     try:
-        results.extend(map(function, tasks))
+        for task in tasks:
+            results.append(function(task))
     except Nsys2prvError as error:
         return results, error
     return results, None

@@ -199,9 +199,11 @@ def _find_bounds_of_piece(
 
 
 def _narrow(database: Database, part: Part, span: Span) -> Part:
-    """Return the rows of a part with times outside a span."""
+    """Return the rows of a part with times outside a span; all rows of a table without times."""
     columns = database.tables[part.table].columns
-    begin = next(name for name in TIMES if name in columns)
+    begin = next((name for name in TIMES if name in columns), None)
+    if begin is None:
+        return part
     ends = [name for name in ENDS if name in columns]
     rows = database.read(part, (begin, *ends))
     if rows.rows != part.rows or not part.rowid:

@@ -202,6 +202,15 @@ def test_what_fails_ends_threads_after_their_work() -> None:
     assert [future.cancelled() for future in futures] == [False, True, True]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_exception_of_a_task_ends_the_work_unnoticed(jobs: int) -> None:
+    with (
+        workers.make_pool("local", jobs) as pool,
+        pytest.raises((RuntimeError, StopIteration)),
+    ):
+        list(pool.run_in_order(next, [iter([1]), iter([])]))
+
+
 def test_few_workers_are_threads_and_many_are_processes() -> None:
     kinds = {
         1: type(None),

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read, list_labelled_intervals
-from tools.exports import PID, make_call, make_export, make_global_tid, make_kernel, make_strings
+from tools.exports import (
+    PID,
+    make_call,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
@@ -86,3 +94,20 @@ def test_nothing_is_written_of_profilers_rows_outside_the_program(tmp_path: Path
     with pytest.raises(NothingToWrite, match="1 before the first"):
         convert([path], tmp_path / "o.prv", Options(kinds=("profiler",)))
     assert not (tmp_path / "o.prv").exists()
+
+
+def test_tables_without_times_do_not_change_the_timeline(tmp_path: Path) -> None:
+    """Older exports have records of CUDA events without times. They have the times of their calls."""
+    rows = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7), make_call(3_200, 3_300, 8)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [
+            {"globalPid": make_global_pid(PID), "deviceId": 0, "contextId": 1, "streamId": 7}
+            | {"correlationId": 8, "eventId": 1}
+        ],
+        "StringIds": make_strings("", "cudaLaunchKernel_v7000"),
+    }
+    report = make_export(tmp_path / "r.sqlite", rows)
+    kernels = convert([report], tmp_path / "o.prv", Options(kinds=("kernels",)))
+    assert kernels.duration == 1_000
+    assert kernels.events
