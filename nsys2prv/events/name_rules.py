@@ -444,8 +444,8 @@ def _check_class_rule(spec: Any, where: str) -> None:
     }
     if not ("name" in patterns or "full" in patterns):
         raise Nsys2prvError(f"{where}: lacks the key name or full")
-    kind = spec.get("class")
-    if not isinstance(kind, str) or kind.lower() not in map_labels("kernel_class"):
+    kind, kinds = spec.get("class"), map_labels("kernel_class")
+    if not isinstance(kind, str) or kind.lower() not in kinds:
         labels = ", ".join(label for _, label in load_catalogue().value_sets["kernel_class"].labels)
         raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is not one of {labels}")
     tensor = spec.get("tensor_cores", "unknown")
@@ -453,6 +453,11 @@ def _check_class_rule(spec: Any, where: str) -> None:
     if not isinstance(tensor, str) or tensor.lower() not in map_labels("tensor_cores"):
         raise Nsys2prvError(
             f"{where}: tensor_cores {str(tensor)[:40]!r} is not one of yes, no, unknown"
+        )
+    products = load_catalogue().layouts["cuda_kernel"].by_name["tensor_cores"].only_with
+    if tensor.lower() == "yes" and products and kinds[kind.lower()] not in products[1]:
+        raise Nsys2prvError(
+            f"{where}: tensor_cores: yes is only for GEMM, Attention and Convolution, not {kind}"
         )
     shape = patterns.get("shape", "")
     if shape and not set(re.compile(shape).groupindex) & set(_GROUPS):

@@ -217,6 +217,10 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
             "rule 1: tensor_cores 'maybe' is not one of yes, no, unknown",
         ),
         (
+            "rules: [{class: Other, name: x, tensor_cores: yes}]",
+            "rule 1: tensor_cores: yes is only for GEMM, Attention and Convolution, not Other",
+        ),
+        (
             "rules: [{class: GEMM, name: x, shape: '[0-9]+'}]",
             "rule 1: shape needs a group named layout, m, n or k",
         ),
