@@ -448,33 +448,49 @@ static inline Status put_row(Decoder *decoder, const Row *found, size_t place) {
 
 Status decode_row(Decoder *decoder, const Row *found, size_t place) { return put_row(decoder, found, place); }
 
-/* How many cells a leaf has; UINT32_MAX where it is none, or empty though there are others: only a table without rows has an empty leaf. */
-static inline uint32_t count_cells(const Decoder *decoder, const uint8_t *page, uint32_t header, const Leaves *leaves) {
-    const uint32_t cells = be16(page + header + 3);
-    const bool fit = page[header] == LEAF_PAGE && header + 8 + 2 * cells <= decoder->file->page_size;
-    return fit && (cells || leaves->count == 1) ? cells : UINT32_MAX;
+/* The cells of a leaf. Their rowids ascend from above `before`, if there is a leaf before, up to `upper`. */
+typedef struct {
+    const uint8_t *page;
+    uint32_t page_size, header, pointers, cells;
+    int64_t before, upper;
+    bool any_before;
+} Leaf;
+
+/* False where the page is no leaf, or empty though there are others: only a table without rows has an empty leaf. */
+static inline bool open_leaf(const Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t number, Leaf *leaf) {
+    const uint32_t header = header_offset(leaves->page[number]), cells = be16(page + header + 3);
+    *leaf = (Leaf){.page = page, .page_size = decoder->file->page_size, .header = header, .pointers = header + 8, .cells = cells,
+                   .before = number ? leaves->last[number - 1] : INT64_MIN, .upper = leaves->last[number], .any_before = number > 0};
+    return page[header] == LEAF_PAGE && leaf->pointers + 2 * cells <= leaf->page_size && (cells || leaves->count == 1);
+}
+
+/* Reads a cell, and where it is. False where it is damaged. */
+static inline bool read_cell(const Leaf *leaf, uint32_t cell, uint32_t *offset, Row *found) {
+    *offset = be16(leaf->page + leaf->pointers + 2 * cell);
+    return *offset >= leaf->pointers + 2 * leaf->cells && *offset < leaf->page_size && read_row(leaf->page, leaf->page_size, *offset, found);
+}
+
+/* Whether a row may be the next one. */
+static inline bool follows(Leaf *leaf, const Row *found) {
+    if ((leaf->any_before && found->rowid <= leaf->before) || found->rowid > leaf->upper)
+        return false;
+    leaf->before = found->rowid;
+    leaf->any_before = true;
+    return true;
 }
 
 /* Checks all of a leaf, and adds its rows to the outline. */
-static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, size_t *rows) {
-    const uint32_t page_size = decoder->file->page_size, header = header_offset(leaves->page[leaf]), pointers = header + 8;
-    const uint32_t cells = count_cells(decoder, page, header, leaves);
-    const int64_t upper = leaves->last[leaf];
-    int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
-    bool any_before = leaf > 0;
+static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t number, size_t *rows) {
+    Leaf leaf;
     Status status = OK;
-    if (cells == UINT32_MAX)
+    if (!open_leaf(decoder, page, leaves, number, &leaf))
         return DAMAGED;
-    begin_page(&decoder->taken, page_size);
-    for (uint32_t cell = 0; cell < cells; cell++) {
+    begin_page(&decoder->taken, leaf.page_size);
+    for (uint32_t cell = 0, offset; cell < leaf.cells; cell++) {
         Row found;
-        const uint32_t offset = be16(page + pointers + 2 * cell);
-        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &found)
-            || (any_before && found.rowid <= before) || found.rowid > upper || !take_bytes(&decoder->taken, offset, found.cell))
+        if (!read_cell(&leaf, cell, &offset, &found) || !follows(&leaf, &found) || !take_bytes(&decoder->taken, offset, found.cell))
             return DAMAGED;
-        before = found.rowid;
-        any_before = true;
-        decoder->first_rowid = *rows ? decoder->first_rowid : before;
+        decoder->first_rowid = *rows ? decoder->first_rowid : found.rowid;
         Plan *plan = plan_of(decoder, &found, &status);
         if (!plan)
             return status;
@@ -490,7 +506,7 @@ static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *le
                 const uint64_t group = (uint64_t)integer_at(record, &plan->places[GROUP]);
                 reasons |= (uint32_t)(group < OTHER_GROUPS ? group : OTHER_GROUPS) << REASON_BITS;
             }
-            if (!record || (status = note_row(decoder->outline, (uint64_t)before - (uint64_t)decoder->first_rowid, reasons, values[BEGIN], values[END],
+            if (!record || (status = note_row(decoder->outline, (uint64_t)found.rowid - (uint64_t)decoder->first_rowid, reasons, values[BEGIN], values[END],
                                               values[ID], values[TYPE])) != OK)
                 return status;
         }
@@ -499,45 +515,36 @@ static Status check_leaf(Decoder *decoder, const uint8_t *page, const Leaves *le
             return status;
         ++*rows;
     }
-    decoder->last_rowid = before;
-    return fills_page(page, header, page_size, &decoder->taken) ? OK : DAMAGED;
+    decoder->last_rowid = leaf.before;
+    return fills_page(page, leaf.header, leaf.page_size, &decoder->taken) ? OK : DAMAGED;
 }
 
 /* Decodes the rows of a leaf whose rowids are from `first` to `last`. */
-static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t leaf, int64_t first, int64_t last,
+static Status decode_leaf(Decoder *decoder, const uint8_t *page, const Leaves *leaves, size_t number, int64_t first, int64_t last,
                           size_t *row, size_t room) {
-    const uint32_t page_size = decoder->file->page_size, header = header_offset(leaves->page[leaf]), pointers = header + 8;
-    const uint32_t cells = count_cells(decoder, page, header, leaves);
-    const int64_t upper = leaves->last[leaf];
-    int64_t before = leaf ? leaves->last[leaf - 1] : INT64_MIN;
-    bool any_before = leaf > 0;
+    Leaf leaf;
     Status status = OK;
-    if (cells == UINT32_MAX)
+    if (!open_leaf(decoder, page, leaves, number, &leaf))
         return DAMAGED;
-    for (uint32_t cell = 0; cell < cells; cell++) {
+    for (uint32_t cell = 0, offset; cell < leaf.cells; cell++) {
         Row found;
         if (decoder->chosen_end) {
             /* Cells stand in the order of their rowids: whatever is skipped is before the next chosen one. */
-            uint32_t beyond = cells;
+            uint32_t beyond = leaf.cells;
             while (decoder->chosen != decoder->chosen_end && cell < beyond) {
-                uint32_t middle = cell + (beyond - cell) / 2, at = be16(page + pointers + 2 * middle);
-                if (at < pointers + 2 * cells || at >= page_size || !read_row(page, page_size, at, &found))
+                uint32_t middle = cell + (beyond - cell) / 2;
+                if (!read_cell(&leaf, middle, &offset, &found))
                     return DAMAGED;
                 if (found.rowid < *decoder->chosen)
                     cell = middle + 1;
                 else
                     beyond = middle;
             }
-            if (cell == cells)
+            if (cell == leaf.cells)
                 break;
         }
-        uint32_t offset = be16(page + pointers + 2 * cell);
-        if (offset < pointers + 2 * cells || offset >= page_size || !read_row(page, page_size, offset, &found))
+        if (!read_cell(&leaf, cell, &offset, &found) || !follows(&leaf, &found))
             return DAMAGED;
-        if ((any_before && found.rowid <= before) || found.rowid > upper)
-            return DAMAGED;
-        before = found.rowid;
-        any_before = true;
         if (found.rowid < first)
             continue;
         if (found.rowid > last)

@@ -829,23 +829,23 @@ static int64_t find_last(const Given *in, const uint8_t *counts) {
     return last;
 }
 
-/* The first of edges, which are by their targets, that leads to a node or a later one. near: a place that may be near it. */
-static int64_t find_first_edge(const int32_t *target, int64_t first, int64_t end, int64_t node, int64_t near) {
+/* The place of the first of some ascending numbers, from `first` to `end`, that is not below one. near: a place that may be near it. */
+static int64_t find_first(const int32_t *numbers, int64_t first, int64_t end, int64_t least, int64_t near) {
     int64_t low = near, high;
-    for (int k = 0; k < 8 && low > first && target[low - 1] >= node; k++)
+    for (int k = 0; k < 8 && low > first && numbers[low - 1] >= least; k++)
         low--;
     high = low;
-    for (int64_t step = 8; low > first && target[low - 1] >= node; step *= 4) {
+    for (int64_t step = 8; low > first && numbers[low - 1] >= least; step *= 4) {
         high = low - 1;
         low = low - first > step ? low - step : first;
     }
-    for (int64_t step = 8; high < end && target[high] < node; step *= 4) {
+    for (int64_t step = 8; high < end && numbers[high] < least; step *= 4) {
         low = high + 1;
         high = end - high > step ? high + step : end;
     }
     while (low < high) {
         int64_t middle = (low + high) / 2;
-        if (target[middle] < node)
+        if (numbers[middle] < least)
             low = middle + 1;
         else
             high = middle;
@@ -858,8 +858,8 @@ static int64_t find_first_edge(const int32_t *target, int64_t first, int64_t end
 static int64_t find_awaited(const Given *in, const uint8_t *binding, int64_t node, int64_t *own, int64_t *join) {
     const Graph *graph = in->graph;
     int64_t latest = NOTHING, pause = -1, awaited = -1;
-    *own = find_first_edge(graph->target, 0, graph->joined, node, *own);
-    *join = find_first_edge(graph->target, graph->joined, graph->edges, node, *join);
+    *own = find_first(graph->target, 0, graph->joined, node, *own);
+    *join = find_first(graph->target, graph->joined, graph->edges, node, *join);
     for (int64_t edge; (edge = take_next(graph, node, own, join)) >= 0;) {
         pause = graph->kind[edge] == GAP ? edge : pause;
         if (binding) {
@@ -1082,15 +1082,8 @@ static bool get_kept(Buffers *held, PyObject *places, PyObject *lasts, Changed *
 }
 
 static int64_t keep(const Changed *out, int32_t row, int64_t lasts) {
-    int64_t low = 0, high = out->kept;
-    while (low + 1 < high) {
-        int64_t middle = (low + high) / 2;
-        if (out->place[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return lasts < out->least[low] ? out->least[low] : lasts;
+    int64_t at = find_first(out->place, 0, out->kept, row, 0);
+    return at < out->kept && lasts < out->least[at] ? out->least[at] : lasts;
 }
 
 static void mark_change(const Change *change, Changed *out) {
