@@ -200,9 +200,10 @@ def _correct(
     placements: Sequence[Placement], job: Opened, record: ClockRecord | None
 ) -> list[Placement]:
     """Return the placements with the corrections of their host clocks."""
-    hosts = record.hosts if record else {}
+    if record is None:
+        return [*placements]
     numbers, names = find_host_clocks(job)
-    clocks = [hosts.get(names[number]) for number in numbers]
+    clocks = [record.hosts.get(names[number]) for number in numbers]
     return [
         replace(placement, map=clock.correct(placement.map)) if clock else placement
         for placement, clock in zip(placements, clocks, strict=True)

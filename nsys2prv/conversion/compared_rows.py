@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nsys2prv._util.budget import PART_ROWS
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.conversion.cut_rows import find_runs, list_tables
+from nsys2prv.conversion.cut_rows import NONE, find_runs, list_tables
 from nsys2prv.conversion.table_maps import TableMap, choose_by_rowid, find_noted
 from nsys2prv.events import all_kinds
 from nsys2prv.events.cuda import KERNEL_NAMES, KERNEL_TABLE
@@ -31,7 +31,6 @@ from nsys2prv.export.sqlite import open_database
 NCCL, LOOKED_AT = "nccl", 100_000
 #: Columns that tell a member's process and GPU.
 MEMBER_COLUMNS = STREAM_COLUMNS[:2]
-NONE = np.zeros(0, np.int64)
 #: Path of a report, process (globalPid), and GPU (deviceId).
 MemberKey = tuple[Path, int, int]
 
@@ -58,15 +57,11 @@ def choose_members(database: Database, info: ReportInfo, maps: Mapping[str, Tabl
         return Members(parts, frozenset())
     parts[KERNEL_TABLE] = tuple(_select_kernels(database, maps[KERNEL_TABLE]))
     read = [database.read(part, (CORRELATION, *MEMBER_COLUMNS)) for part in parts[KERNEL_TABLE]]
-    keys: set[MemberKey] = set()
-    for columns in read:
-        distinct, _ = factorize_together(*(columns[name] for name in MEMBER_COLUMNS))
-        pairs = zip(*(one.tolist() for one in distinct), strict=True)
-        keys |= {(info.path, *pair) for pair in pairs}
+    keys = frozenset().union(*(_list_keys(info, columns) for columns in read))
     ids = np.unique(np.concatenate([NONE, *(columns[CORRELATION] for columns in read)]))
     for table in calls:
         parts[table] = tuple(_select_calls(database, maps[table], ids))
-    return Members(parts, frozenset(keys))
+    return Members(parts, keys)
 
 
 def _names_nccl(database: Database, info: ReportInfo) -> bool:
@@ -131,6 +126,10 @@ def list_members(info: ReportInfo) -> set[MemberKey]:
             return set()
         rowids = np.arange(part.first, part.last + 1, 1 + part.rows // LOOKED_AT)
         rows = SomeRows.choose(part, rowids) if part.rowid else part
-        columns = database.read(rows, MEMBER_COLUMNS)
-    distinct, _ = factorize_together(*(columns[name] for name in MEMBER_COLUMNS))
+        return _list_keys(info, database.read(rows, MEMBER_COLUMNS))
+
+
+def _list_keys(info: ReportInfo, kernels: Columns) -> set[MemberKey]:
+    """Return the processes and GPUs of some kernels of a report."""
+    distinct, _ = factorize_together(*(kernels[name] for name in MEMBER_COLUMNS))
     return {(info.path, *pair) for pair in zip(*(one.tolist() for one in distinct), strict=True)}

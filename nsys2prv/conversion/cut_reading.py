@@ -50,14 +50,12 @@ def read_part(job: Opened) -> Read | None:
 
 def _can_choose(job: Opened) -> bool:
     plan = job.plan
+    if not plan.cut.options.time or plan.cut.region or plan.options.states:
+        return False
+    if any(kind.opt_in for kind in job.selection.kinds):
+        return False
     rows = sum(part.rows for info in job.infos for part in info.parts.values())
-    return bool(
-        plan.cut.options.time
-        and not plan.cut.region
-        and not plan.options.states
-        and not any(kind.opt_in for kind in job.selection.kinds)
-        and rows >= max(LEAST_ROWS, LEAST_REPORT_ROWS * len(job.infos))
-    )
+    return rows >= max(LEAST_ROWS, LEAST_REPORT_ROWS * len(job.infos))
 
 
 def _choose_part(job: Opened) -> ReadPart | None:

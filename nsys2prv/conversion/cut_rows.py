@@ -2,8 +2,8 @@
 that launched its GPU work, the work that its calls launch, and the last samples before it. Rows of
 overlapping ranges also need the earlier ranges that decide on which additional row they are.
 
-Clocks are aligned, and collectives are matched, by the events of the whole job. For this,
-:func:`choose_members` chooses all NCCL kernels and the calls that launched them.
+Clocks are aligned, and collectives are matched, by the events of the whole job. The rows for this
+are chosen by :mod:`nsys2prv.conversion.compared_rows`.
 
 Input: maps of the tables. Output: rows of each table.
 """

@@ -22,7 +22,7 @@ from nsys2prv._util.stored_columns import StoredFrame
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import LostWorker
 from nsys2prv.conversion.clocks import find_host_clocks
-from nsys2prv.conversion.cut_rows import list_rows_between
+from nsys2prv.conversion.cut_rows import NONE, list_rows_between
 from nsys2prv.conversion.job import ChosenRows, Opened, Read, ReadPart, complete
 from nsys2prv.conversion.report_spans import (
     extract_rows,
@@ -67,7 +67,6 @@ KINDS_FOR_CLOCKS = frozenset({"graphs", "kernels", "mpi_event_trace", "nccl", "n
 #: cannot be read in part.
 KINDS_WITH_FACTS, WHOLE_KINDS = frozenset({"kernels", "nccl"}), frozenset({"mpi_event_trace"})
 NCCL_FACTS = frozenset({COMMUNICATORS, KERNELS, MESSAGES})
-NONE = np.zeros(0, np.int64)
 #: Purpose of reading rows: to store them, only for the indexes, or in addition only for the clocks.
 STORED, INDEXED, BESIDE = "stored", "indexed", "beside"
 #: Kinds that read together, the purpose, and whether they may use the indexes.

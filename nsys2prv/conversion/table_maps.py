@@ -66,7 +66,7 @@ ROWS_TOGETHER = 50_000
 
 
 class NotedParts(Struct, frozen=True):
-    """Where the rows of a table are that its outline notes."""
+    """Parts of a table with the rows that its outline notes."""
 
     #: Parts of the table that include all of them, and the rows if they are known.
     parts: tuple[Part, ...]

@@ -445,19 +445,22 @@ def _check_class_rule(spec: Any, where: str) -> None:
     if not ("name" in patterns or "full" in patterns):
         raise Nsys2prvError(f"{where}: lacks the key name or full")
     kind, kinds = spec.get("class"), map_labels("kernel_class")
+    labels = dict(load_catalogue().value_sets["kernel_class"].labels)
     if not isinstance(kind, str) or kind.lower() not in kinds:
-        labels = ", ".join(label for _, label in load_catalogue().value_sets["kernel_class"].labels)
-        raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is not one of {labels}")
+        raise Nsys2prvError(
+            f"{where}: class {str(kind)[:40]!r} is not one of {', '.join(labels.values())}"
+        )
     tensor = spec.get("tensor_cores", "unknown")
     tensor = _BOOLEANS[tensor] if isinstance(tensor, bool) else tensor
     if not isinstance(tensor, str) or tensor.lower() not in map_labels("tensor_cores"):
         raise Nsys2prvError(
             f"{where}: tensor_cores {str(tensor)[:40]!r} is not one of yes, no, unknown"
         )
-    products = load_catalogue().layouts["cuda_kernel"].by_name["tensor_cores"].only_with
-    if tensor.lower() == "yes" and products and kinds[kind.lower()] not in products[1]:
+    written = load_catalogue().layouts["cuda_kernel"].by_name["tensor_cores"].only_with
+    if tensor.lower() == "yes" and written and kinds[kind.lower()] not in written[1]:
+        *names, last = (labels[one] for one in written[1])
         raise Nsys2prvError(
-            f"{where}: tensor_cores: yes is only for GEMM, Attention and Convolution, not {kind}"
+            f"{where}: tensor_cores: yes is only for {', '.join(names)} and {last}, not {kind}"
         )
     shape = patterns.get("shape", "")
     if shape and not set(re.compile(shape).groupindex) & set(_GROUPS):

@@ -30,7 +30,7 @@ CHUNK = 3
 
 
 class ColumnForm(Struct, frozen=True):
-    """How a column of a Parquet file is stored."""
+    """The form in which a Parquet file stores a column."""
 
     #: Its place among the columns.
     place: int

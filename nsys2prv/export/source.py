@@ -323,13 +323,16 @@ def gather_columns(
     """Return the wanted columns of `rows` rows, without values where they are missing. numbers: integers
     and reals.
     """
-    lacking, no_texts = np.full(rows, NULL), (np.zeros(rows, np.int64), NO_TEXTS)
-    return Columns(
-        rows,
-        {name: numbers.get(name, lacking) for name in wanted.integers}
-        | {name: numbers.get(name, np.full(rows, np.nan)) for name in wanted.reals},
-        {name: words.get(name, no_texts) for name in wanted.texts},
-    )
+
+    def fill(names: Iterable[str], value: float) -> dict[str, np.ndarray]:
+        # Most tables have all columns.
+        return {name: numbers[name] if name in numbers else np.full(rows, value) for name in names}
+
+    texts = {
+        name: words[name] if name in words else (np.zeros(rows, np.int64), NO_TEXTS)
+        for name in wanted.texts
+    }
+    return Columns(rows, fill(wanted.integers, NULL) | fill(wanted.reals, np.nan), texts)
 
 
 #: Columns of tables of call stacks, which have a row for each frame.

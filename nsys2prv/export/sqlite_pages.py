@@ -101,7 +101,7 @@ class Declaration(Struct, frozen=True):
 
 
 class ReadingPlan(Struct, frozen=True):
-    """How columns are read: those whose values are wanted, and those whose types are."""
+    """The columns of a table to read: those whose values are wanted, and those whose types are."""
 
     #: Name and kind of each column that the table has, its place as the compiled reader takes it,
     #: and whether a condition uses it although it may contain texts.

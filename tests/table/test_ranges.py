@@ -115,8 +115,8 @@ def test_windows_have_what_begins_and_what_ends_there(
 
 
 def test_ranges_are_split_by_their_fields(tmp_path: Path) -> None:
-    """Of kernels a number of 0 is not written; what is not known is told from it. Only products
-    say whether they use Tensor Cores.
+    """Check that kernels are written without numbers that are 0 or unknown, and only products with
+    their use of Tensor Cores.
     """
     rows, random = 60, np.random.default_rng(7)
     columns: Columns = {"begin": np.arange(rows), "end": np.arange(rows) + 5}
